@@ -1,0 +1,1 @@
+"""Token and sentence CBMI, heat maps."""

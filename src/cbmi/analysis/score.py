@@ -1,0 +1,154 @@
+"""How much each target token of a pair depends on its source: log p_NMT, log p_LM, CBMI, and the weights.
+
+Weights are those the pairs would get in training if the whole file were one mini-batch: token weights come from the
+sentence alone, sentence weights from the mean and spread of sentence CBMI over the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+
+from cbmi.data.text import read_pairs
+from cbmi.data.vocabulary import BOS
+from cbmi.errors import UserError
+from cbmi.model import pack, shift_right
+from cbmi.objectives import TABLE
+from cbmi.objectives.cbmi import Cbmi, packed_cbmi_weights
+from cbmi.progress import bar
+from cbmi.training.trained import Trained
+
+WINDOW = 10_000  # pairs read, sorted by length and scored at a time
+TOKENS_AT_A_TIME = {"cpu": 4000, "cuda": 32000}
+
+
+def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Path) -> int:
+    """Score a parallel corpus as a stream, one JSON record a pair, in order; gives the number of pairs.
+
+    Sentence weights need the whole file's statistics, so the records wait in `spool` until it has been read.
+    """
+    scorer = Scorer(model)
+    sentence_cbmi: list[float] = []
+    pairs = read_pairs(files, Counter())
+    with open(spool, "w", encoding="utf-8") as waiting, bar("Scoring", None, "pairs") as progress:
+        while window := list(islice(pairs, WINDOW)):
+            for record in scorer.score(window, progress.advance):
+                sentence_cbmi.append(record["sentence_cbmi"])
+                waiting.write(json.dumps(record, ensure_ascii=False) + "\n")
+    if not sentence_cbmi:
+        raise UserError(f"{' and '.join(files)}: there is nothing to score.")
+    weights = scorer.sentence_weights(sentence_cbmi)
+    with open(spool, encoding="utf-8", newline="\n") as waiting:
+        for line, weight in zip(waiting, weights, strict=True):
+            output.write(json.dumps(weigh(json.loads(line), weight), ensure_ascii=False) + "\n")
+    return len(weights)
+
+
+def score_pairs(model: Trained, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Records of a few pairs, in order; together they are the mini-batch of the sentence weights."""
+    scorer = Scorer(model)
+    records = list(scorer.score(pairs))
+    weights = scorer.sentence_weights([record["sentence_cbmi"] for record in records])
+    return [weigh(record, weight) for record, weight in zip(records, weights, strict=True)]
+
+
+def weigh(record: dict[str, Any], sentence_weight: float) -> dict[str, Any]:
+    """Bring a record's token weights to w = w_t · w_s."""
+    weights = [_round(weight * sentence_weight) for weight in record["weights"]]
+    return record | {"weights": weights, "sentence_weight": _round(sentence_weight)}
+
+
+class Scorer:
+    """Scores pairs with a run's translator and language model."""
+
+    def __init__(self, model: Trained) -> None:
+        self.model, self.language_model = model, model.language_model()
+        self.settings = _settings_of(model)
+
+    def score(self, pairs: Sequence[tuple[str, str]], advance=lambda pairs: None) -> Iterator[dict[str, Any]]:
+        """Records in order; `weights` are the token weights alone."""
+        sources = self.model.encode_source([pair[0] for pair in pairs])
+        targets = self.model.target.encode([pair[1] for pair in pairs])
+        order = sorted(range(len(pairs)), key=lambda i: (len(targets[i]), len(sources[i])))
+        records: list[dict[str, Any]] = [{} for _ in pairs]
+        limit = TOKENS_AT_A_TIME.get(self.model.device.type, 4000)
+        for batch in _runs(order, [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)], limit):
+            scores = self._scores([sources[i] for i in batch], [targets[i] for i in batch])
+            for i, (nmt, lm, weights) in zip(batch, scores, strict=True):
+                records[i] = self._record(pairs[i], targets[i], nmt, lm, weights)
+            advance(len(batch))
+        yield from records
+
+    @torch.inference_mode()
+    def _scores(self, sources: list[list[int]], targets: list[list[int]]) -> Iterator[list[list[float]]]:
+        source, target = self._pack(sources), self._pack(targets)
+        inputs = shift_right(target, BOS)
+        nmt = self.model.translator(source, inputs, target.ids)[0].double()
+        lm = self.language_model(inputs, target.ids)[0].double()
+        layout = target.layout
+        everywhere = torch.ones_like(layout.sentence, dtype=torch.bool)
+        weights = packed_cbmi_weights(
+            nmt - lm, everywhere, layout.sentence, layout.sentences, self.settings, layout.longest
+        )
+        parts = [values.cpu().split([len(t) for t in targets]) for values in (nmt, lm, weights.token)]
+        return ([part.tolist() for part in row] for row in zip(*parts, strict=True))
+
+    def _pack(self, sentences: list[list[int]]):
+        lengths = np.array([len(sentence) for sentence in sentences])
+        return pack(np.concatenate([np.array(s) for s in sentences]), lengths, self.model.device)
+
+    def _record(
+        self, pair: tuple[str, str], ids: list[int], nmt: list[float], lm: list[float], weights: list[float]
+    ) -> dict[str, Any]:
+        cbmi = [a - b for a, b in zip(nmt, lm, strict=True)]
+        return {
+            "source": pair[0],
+            "target": pair[1],
+            "pieces": self.model.target.pieces(ids),
+            "nmt": [_round(value) for value in nmt],
+            "lm": [_round(value) for value in lm],
+            "cbmi": [_round(value) for value in cbmi],
+            "sentence_cbmi": _round(sum(cbmi) / len(cbmi)),
+            "weights": weights,
+        }
+
+    def sentence_weights(self, sentence_cbmi: Sequence[float]) -> list[float]:
+        values = torch.tensor(sentence_cbmi, dtype=torch.float64)
+        everywhere = torch.ones(len(values), dtype=torch.bool)
+        each = torch.arange(len(values))
+        # One "token" a sentence: its own weight is 1, the sentence weights are what is wanted.
+        return packed_cbmi_weights(values, everywhere, each, len(values), self.settings, 1).sentence.tolist()
+
+
+def _settings_of(model: Trained) -> Cbmi:
+    """The scales of the run's last CBMI stage; the paper's where it has none."""
+    for stage in reversed(model.config.stages):
+        if TABLE[stage.objective["name"]] is Cbmi:
+            values = {key: value for key, value in stage.objective.items() if key not in ("name", "std")}
+            return Cbmi(**values)
+    return Cbmi()
+
+
+def _runs(order: list[int], lengths: list[int], limit: int) -> Iterator[list[int]]:
+    """Cut an order into runs of at most `limit` tokens."""
+    run: list[int] = []
+    total = 0
+    for i in order:
+        if run and total + lengths[i] > limit:
+            yield run
+            run, total = [], 0
+        run.append(i)
+        total += lengths[i]
+    if run:
+        yield run
+
+
+def _round(value: float) -> float:
+    return round(value, 6)

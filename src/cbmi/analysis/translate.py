@@ -1,0 +1,40 @@
+"""A stream of lines to a stream of translations, in order."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import TextIO
+
+from cbmi.data.text import decode_lines, read_lines
+from cbmi.progress import bar, say
+from cbmi.training.trained import LONGEST_SOURCE, Trained
+
+WINDOW = 5_000  # lines read, sorted by length and translated at a time
+
+
+def translate_lines(
+    model: Trained, file: str, output: TextIO, beam: int, length_penalty: float, nbest: int, scores: bool
+) -> None:
+    """Translate a file ("-": standard input). Every line gives `nbest` lines; fewer found leave some empty.
+
+    With `scores` a line is `score<TAB>log-probability<TAB>translation`.
+    """
+    lines = _standard_input() if file == "-" else read_lines(file, Counter())
+    settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
+    with bar("Translating", None, "lines") as progress:
+        while window := list(islice(lines, WINDOW)):
+            for hypotheses in model.hypotheses(window, advance=progress.advance, **settings):
+                found = [(one.score, one.log_probability, model.target.decode(one.ids)) for one in hypotheses]
+                found += [(0.0, 0.0, "")] * (nbest - len(found))
+                for score, log_probability, text in found:
+                    output.write(f"{score:.4f}\t{log_probability:.4f}\t{text}\n" if scores else text + "\n")
+            output.flush()
+    if model.truncated:
+        say(f"{model.truncated} lines were over {LONGEST_SOURCE} pieces long and were cut there.")
+
+
+def _standard_input() -> Iterator[str]:
+    return decode_lines(sys.stdin.buffer, "standard input", Counter())

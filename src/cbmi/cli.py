@@ -1,0 +1,173 @@
+"""Commands: parse, call one function, print. A mistake of the user's ends in one sentence and status 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from cbmi.errors import UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train better translation models by deciding, token by token, how much each training token should count.",
+)
+
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Checkpoint = Annotated[
+    str | None, typer.Option(help="A folder of RUN/checkpoints to use instead of the best.", metavar="NAME")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")]
+Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
+LengthPenalty = Annotated[float, typer.Option(min=0, help="Scores are divided by length to this power.")]
+
+
+def main() -> None:
+    """The command line's entry."""
+    try:
+        app(prog_name="cbmi")
+    except UserError as error:
+        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+            print(f"cbmi: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no more to say
+        sys.exit(141)
+
+
+@app.command()
+def train(run_file: RunFile, overrides: Overrides = None) -> None:
+    """Train the run that RUN.yaml describes; the same command goes on where it stopped."""
+    from cbmi.config import read_run_file
+    from cbmi.training.train import train as train_run
+
+    train_run(read_run_file(run_file, overrides or ()))
+
+
+@app.command()
+def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
+    """Learn the vocabulary and encode the corpus of a run, without training."""
+    from cbmi.config import read_run_file
+    from cbmi.training.run import Run
+    from cbmi.training.train import check_run, prepare_run
+
+    config = read_run_file(run_file, overrides or ())
+    check_run(config)
+    run = Run(config.output)
+    with run.lock():
+        prepare_run(config, run)
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if left out.")] = "-",
+    output: Output = None,
+    beam: Beam = 4,
+    length_penalty: LengthPenalty = 0.6,
+    nbest: Annotated[int, typer.Option(min=1, help="Translations a line, each on a line of its own.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="Put score and log-probability before each.")] = False,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Translate text, line by line."""
+    from cbmi.analysis.translate import translate_lines
+    from cbmi.training.trained import Trained
+
+    model = Trained(run, checkpoint, device)
+    with _writer(output) as out:
+        translate_lines(model, file, out, beam, length_penalty, nbest, scores)
+
+
+@app.command()
+def score(
+    run: RunFolder,
+    source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
+    target: Annotated[str, typer.Option(metavar="FILE", help="Their translations.")],
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Say, token by token, how much a translation depends on its source (JSON, one pair a line)."""
+    import tempfile
+
+    from cbmi.analysis.score import score_files
+    from cbmi.training.trained import Trained
+
+    model = Trained(run, checkpoint, device)
+    with _writer(output) as out, tempfile.TemporaryDirectory() as folder:
+        score_files(model, (source, target), out, Path(folder) / "records")
+
+
+@app.command()
+def evaluate(
+    systems: Annotated[list[str], typer.Argument(metavar="SYSTEM...", help="Translations, one a line.")],
+    reference: Annotated[str, typer.Option(metavar="REF", help="The reference translation.")],
+    multi_bleu: Annotated[bool, typer.Option("--multi-bleu", help="Also BLEU as multi-bleu.perl gives it.")] = False,
+    tokenize: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="For --multi-bleu: tokenise as Moses does.")
+    ] = None,
+    split_compounds: Annotated[
+        bool, typer.Option("--split-compounds", help="For --multi-bleu: split words at hyphens.")
+    ] = False,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamplings; 0: no intervals, no test.")] = 1000,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """BLEU, chrF and TER with intervals; with several systems, paired bootstrap against the first."""
+    from cbmi.analysis.evaluate import evaluate_files
+
+    settings = {"multi_bleu": multi_bleu, "tokenize": tokenize, "split_compounds": split_compounds}
+    print(evaluate_files(reference, systems, json=json, bootstrap=bootstrap, **settings))
+
+
+@app.command()
+def average(
+    run: RunFolder,
+    last: Annotated[int | None, typer.Option(min=1, metavar="K", help="Average the last K checkpoints.")] = None,
+    best: Annotated[int | None, typer.Option(min=1, metavar="K", help="Average the best K checkpoints.")] = None,
+) -> None:
+    """Average checkpoints; `cbmi translate RUN --checkpoint NAME` uses the result."""
+    from cbmi.training.average import average as average_checkpoints
+    from cbmi.training.run import Run
+
+    if (last is None) == (best is None):
+        raise UserError("average: say either --last K or --best K.")
+    kind, count = ("last", last) if last else ("best", best)
+    folder = average_checkpoints(Run(run), count, kind)
+    print(f"{folder}\nUse it with: cbmi translate {run} --checkpoint {folder.name}")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to put corpus, runs and page.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Of the corpus and of training.")] = 1,
+) -> None:
+    """Train, adapt, translate, score and explain on a built-in corpus, in a few minutes on two CPU cores."""
+    from cbmi.experiments.demo import run_demo
+
+    run_demo(output, seed)
+
+
+@contextmanager
+def _writer(path: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears when it is complete."""
+    from cbmi.files import atomic_file, disk_errors
+
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        yield sys.stdout
+        return
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        yield file

@@ -1,0 +1,320 @@
+"""What a run is: typed settings, read from YAML, checked before anything starts.
+
+`read_run_file` turns a file and `key=value` overrides into a `RunConfig`; `differences` compares two of them.
+Settings of objectives stand beside the objectives; here they are kept as they were written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from cbmi.errors import UserError
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": dict(width=128, feed_forward=512, heads=4, encoder_layers=2, decoder_layers=2),
+    "small": dict(width=256, feed_forward=1024, heads=4, encoder_layers=4, decoder_layers=4),
+    "base": dict(width=512, feed_forward=2048, heads=8, encoder_layers=6, decoder_layers=6),
+    "big": dict(width=1024, feed_forward=4096, heads=16, encoder_layers=6, decoder_layers=6, dropout=0.3),
+}
+
+T = TypeVar("T", bound=BaseModel)
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Files = Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A remark that names the right word for a misspelt one, e.g. " (did you mean 'steps'?)"."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(names)})"
+
+
+class Settings(BaseModel):
+    """A frozen group of settings. An unknown key is an error that names the nearest right one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key '{key}'{nearest(str(key), cls.model_fields)}")
+        return values
+
+
+class Vocabulary(Settings):
+    size: Annotated[int, Field(ge=300)] = 32000  # 256 byte pieces and 4 special ones are among them
+    shared: bool = True
+
+
+class Data(Settings):
+    source: str
+    target: str
+    train: Files  # two aligned files, or one .tsv; .gz, .xz and .zst are read as they are
+    valid: Files | None = None
+    test: dict[str, Files] = {}
+    vocabulary: Vocabulary = Vocabulary()
+    max_length: Positive = 256  # pieces a side, end of sentence included; longer training pairs are left out
+
+    @field_validator("train", "valid", mode="before")
+    @classmethod
+    def _one_file(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
+class Model(Settings):
+    preset: Literal["tiny", "small", "base", "big"] = "base"
+    width: Positive
+    feed_forward: Positive
+    heads: Positive
+    encoder_layers: Positive
+    decoder_layers: Positive  # the language model has as many
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.1
+    activation_dropout: Share = 0.1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        values = {"preset": values} if isinstance(values, str) else values
+        if not isinstance(values, dict):
+            raise ValueError("should be a preset's name or a mapping")
+        preset = values.get("preset", "base")
+        if preset not in PRESETS:
+            raise ValueError(f"unknown preset '{preset}'{nearest(str(preset), PRESETS)}")
+        return PRESETS[preset] | values
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Model:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} should be divisible by twice the heads ({self.heads})")
+        return self
+
+
+class Batch(Settings):
+    tokens: Positive = 4096  # pieces on either side, for one device and one accumulated part of the step
+    accumulate: Positive = 1
+
+
+class Optimizer(Settings):
+    peak_lr: Annotated[float, Field(gt=0)] = 7e-4
+    warmup: Count = 4000
+    initial_lr: Annotated[float, Field(ge=0)] = 1e-7
+    clip: Annotated[float, Field(ge=0)] = 5.0  # of the gradient's norm, each network on its own; 0: none
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+
+
+class Stage(Settings):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    objective: dict[str, Any] = {"name": "ce"}
+    language_model: Literal["train", "frozen", "joint", "off"] = "off"
+    steps: Positive
+    restart_optimizer: bool = True  # Adam's state and the schedule begin anew; no matter in the first stage
+
+    @field_validator("language_model", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            raise ValueError("should be an objective's name, or a mapping with 'name' and its settings")
+        return value
+
+
+class Validate(Settings):
+    every: Positive = 5000
+    beam: Count = 4  # 0: loss and perplexity only, and the lowest loss is the best
+    length_penalty: Annotated[float, Field(ge=0)] = 0.6
+    patience: Count = 0  # a stage ends after so many validations without a new best; 0: never
+
+
+class Checkpoints(Settings):
+    every: Count = 0  # steps; 0: as often as validation
+    keep_last: Positive = 5
+    keep_best: Positive = 1
+
+
+class Log(Settings):
+    every: Positive = 100
+    tensorboard: bool = False
+
+
+class RunConfig(Settings):
+    """One training run, whole."""
+
+    seed: Count = 1
+    output: str
+    data: Data
+    model: Model
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    initialize: str | None = None  # a run directory whose vocabulary and best weights this run starts from
+    batch: Batch = Batch()
+    optimizer: Optimizer = Optimizer()
+    label_smoothing: Share = 0.1
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    validate_: Annotated[Validate, Field(alias="validate")] = Validate()
+    checkpoints: Checkpoints = Checkpoints()
+    log: Log = Log()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:  # `validate` is a method of pydantic's, hence the alias
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in values if isinstance(values, dict) else ():
+            if key not in names:
+                raise ValueError(f"unknown key '{key}'{nearest(str(key), names)}")
+        return values
+
+    @model_validator(mode="after")
+    def _stages_fit_together(self) -> RunConfig:
+        names = [stage.name for stage in self.stages]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"stages: two stages are named '{name}'")
+        known = self.initialize is not None  # whether that run has a language model is seen when it is read
+        for stage in self.stages:
+            if stage.language_model == "frozen" and not known:
+                raise ValueError(
+                    f"stages.{stage.name}.language_model: 'frozen' needs a language model that an earlier "
+                    "stage trained; give an earlier stage language_model: train"
+                )
+            known = known or stage.language_model in ("train", "joint")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """The resolved settings as plain YAML types."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's plain scalars (`no` is Norwegian, `7e-4` is a number), and no key twice."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' stands there twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), "tTfF")
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)$"),
+    "-+0123456789.",
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{where}{place}: {getattr(error, 'problem', None) or 'not YAML'}.") from None
+
+
+def read_run_file(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """The run that a YAML file and `key=value` overrides describe."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
+        raise UserError(f"{path}: cannot read the run file: {reason}.") from None
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a run file is a mapping of keys to values.")
+    for override in overrides:
+        _override(values, override)
+    return check(RunConfig, values, str(path))
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Put one `a.b.c=value` into nested values; list items go by index or by their `name`."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise UserError(f"'{override}': an override has the form key=value, e.g. optimizer.peak_lr=5e-4.")
+    *parents, last = path.split(".")
+    place: Any = values
+    for depth, key in enumerate(parents):
+        shorthand = {"model": "preset", "objective": "name"}.get(key)
+        if isinstance(place, list):
+            place = place[_item(place, key, override)]
+            continue
+        if shorthand and isinstance(place.get(key), str):  # `model: small` is short for {preset: small}
+            place[key] = {shorthand: place[key]}
+        place = place.setdefault(key, {})
+        if not isinstance(place, dict | list):
+            raise UserError(f"'{override}': {'.'.join(parents[: depth + 1])} has no settings below it.")
+    value = parse_yaml(text, f"'{override}'")
+    if isinstance(place, list):
+        place[_item(place, last, override)] = value
+    else:
+        place[last] = value
+
+
+def _item(items: list[Any], key: str, override: str) -> int:
+    names = [item.get("name") if isinstance(item, dict) else None for item in items]
+    if key in names:
+        return names.index(key)
+    if key.isdigit() and int(key) < len(items):
+        return int(key)
+    raise UserError(f"'{override}': there is no item '{key}'; there are {len(items)}, counted from 0.")
+
+
+def check(kind: type[T], values: Any, where: str) -> T:
+    """Build settings, or say in one sentence what is wrong with the values."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_sentence(error)}.") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "tuple[str, ...]")
+    place = f"{place}: " if place else ""
+    if first["type"] == "missing":
+        return f"{place}this key is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return place + message
+    value = repr(first["input"])
+    return f"{place}{message[0].lower()}{message[1:]}, not {value if len(value) < 60 else value[:57] + '...'}"
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """What differs between two plain settings, a line each: `batch.tokens: 4096, now 2048`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(old) + [key for key in new if key not in old]
+        pairs = [(f"{path}.{key}" if path else key, old.get(key), new.get(key)) for key in keys]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [(f"{path}.{i}", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
+    else:
+        return [] if old == new else [f"{path}: {old}, now {new}"]
+    return [line for name, a, b in pairs for line in differences(a, b, name)]

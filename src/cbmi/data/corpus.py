@@ -1,0 +1,59 @@
+"""A prepared corpus: ids on disk, used by memory map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cbmi.errors import UserError
+from cbmi.files import read_json
+
+
+class Ragged(NamedTuple):
+    """Sentences laid end to end."""
+
+    ids: np.ndarray  # (tokens,) int64
+    lengths: np.ndarray  # (sentences,) int64
+
+
+class Side:
+    """One language of a corpus."""
+
+    def __init__(self, folder: Path, name: str, meta: dict) -> None:
+        self.ids = _map(folder / f"{name}.ids", np.dtype(meta["dtype"]), meta["tokens"][name])
+        self.offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), meta["pairs"] + 1)
+        self.lengths = np.diff(self.offsets)
+
+    def select(self, sentences: np.ndarray) -> Ragged:
+        """The given sentences, in the given order."""
+        lengths = self.lengths[sentences]
+        starts = self.offsets[sentences]
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+        return Ragged(self.ids[places].astype(np.int64), lengths)
+
+
+class Corpus:
+    """Pairs of id sequences, each with its end-of-sentence."""
+
+    def __init__(self, folder: Path) -> None:
+        self.meta = read_json(folder / "meta.json")
+        self.source = Side(folder, "source", self.meta)
+        self.target = Side(folder, "target", self.meta)
+
+    def __len__(self) -> int:
+        return self.meta["pairs"]
+
+    def lengths(self) -> np.ndarray:
+        """(2, pairs): pieces of source and target."""
+        return np.stack([self.source.lengths, self.target.lengths])
+
+
+def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    size = path.stat().st_size if path.exists() else -1
+    if size != count * dtype.itemsize:
+        raise UserError(f"{path}: the prepared data are damaged; delete the folder {path.parent} to make them anew.")
+    return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.zeros(0, dtype)

@@ -1,0 +1,145 @@
+"""Text to memory-mapped ids, as a stream: memory does not grow with the corpus."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from cbmi.config import Data
+from cbmi.data.corpus import Corpus
+from cbmi.data.text import read_pairs
+from cbmi.data.vocabulary import Vocabulary, learn
+from cbmi.errors import UserError
+from cbmi.files import atomic_folder, to_json
+from cbmi.progress import bar, say
+
+CHUNK = 20_000  # pairs encoded at a time
+
+
+def vocabulary_files(folder: Path, shared: bool) -> tuple[Path, Path]:
+    if shared:
+        return folder / "shared.model", folder / "shared.model"
+    return folder / "source.model", folder / "target.model"
+
+
+def load_vocabularies(folder: Path, shared: bool) -> tuple[Vocabulary, Vocabulary]:
+    """Source and target vocabulary; the same object where they are shared."""
+    source, target = vocabulary_files(folder, shared)
+    first = Vocabulary.load(source)
+    return first, first if shared else Vocabulary.load(target)
+
+
+def prepare(data: Data, folder: Path) -> None:
+    """Make what is missing of `folder`/vocab, `folder`/data/train and `folder`/data/valid."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "vocab").exists():
+        say(f"Learning the vocabulary: {data.vocabulary.size:,} pieces")
+        learn_vocabularies(data, folder / "vocab")
+    source, target = load_vocabularies(folder / "vocab", data.vocabulary.shared)
+    if not (folder / "data" / "train").exists():
+        encode(data.train, source, target, folder / "data" / "train", data.max_length)
+    if data.valid and not (folder / "data" / "valid").exists():
+        encode(data.valid, source, target, folder / "data" / "valid", None)
+
+
+def learn_vocabularies(data: Data, folder: Path) -> None:
+    def lines(sides: tuple[int, ...]) -> Iterator[str]:
+        for pair in _nonempty(data.train):
+            for side in sides:
+                yield pair[side]
+
+    first = next(_nonempty(data.train), None)
+    if first is None:
+        raise UserError(f"{' and '.join(data.train)}: there is no pair with text on both sides to train on.")
+    with atomic_folder(folder) as temporary:
+        files = vocabulary_files(temporary, data.vocabulary.shared)
+        sides = [(0, 1)] if data.vocabulary.shared else [(0,), (1,)]
+        for path, side in zip(files, sides, strict=False):
+            path.write_bytes(learn(lines(side), data.vocabulary.size).model)
+
+
+def _nonempty(files: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return (pair for pair in read_pairs(tuple(files), Counter()) if pair[0].strip() and pair[1].strip())
+
+
+def encode(
+    files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folder: Path, longest: int | None
+) -> None:
+    """Encode a parallel corpus into `folder`; pairs that are empty or over `longest` pieces are left out."""
+    counts: Counter[str] = Counter()
+    dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
+    title = f"Encoding {folder.name}"
+    with atomic_folder(folder) as temporary:
+        sides = [_Writer(temporary, name, dtype) for name in ("source", "target")]
+        with bar(title, None, "pairs") as progress:
+            pairs = read_pairs(files, counts)
+            while chunk := list(islice(pairs, CHUNK)):
+                _encode_chunk(chunk, (source, target), sides, longest, counts)
+                progress.advance(len(chunk))
+        if not counts["pairs"]:
+            raise UserError(f"{' and '.join(files)}: no usable pair is left ({_left_out(counts, longest)}).")
+        tokens = {side.name: side.close() for side in sides}
+        meta = {"pairs": counts["pairs"], "dtype": dtype.name, "tokens": tokens, "files": list(files)}
+        meta["left_out"] = {"empty": counts["empty"], "too_long": counts["too_long"]}
+        meta["repaired_lines"] = counts["repaired"]
+        (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
+    say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
+
+
+def _left_out(counts: Counter[str], longest: int | None) -> str:
+    parts = [f"{counts['empty']:,} with an empty side left out"]
+    if longest:
+        parts.append(f"{counts['too_long']:,} over {longest} pieces left out")
+    if counts["repaired"]:
+        parts.append(f"{counts['repaired']:,} lines repaired (byte-order mark, NUL)")
+    return ", ".join(parts)
+
+
+def _encode_chunk(
+    chunk: list[tuple[str, str]],
+    vocabularies: tuple[Vocabulary, Vocabulary],
+    sides: list[_Writer],
+    longest: int | None,
+    counts: Counter[str],
+) -> None:
+    pairs = [pair for pair in chunk if pair[0].strip() and pair[1].strip()]
+    counts["empty"] += len(chunk) - len(pairs)
+    threads = min(os.cpu_count() or 1, 16)
+    ids = [v.encode([pair[i] for pair in pairs], threads) for i, v in enumerate(vocabularies)]
+    lengths = np.array([[len(line) for line in side] for side in ids], dtype=np.int64).reshape(2, -1)
+    kept = np.arange(len(pairs)) if longest is None else np.flatnonzero((lengths <= longest).all(axis=0))
+    counts["too_long"] += len(pairs) - len(kept)
+    counts["pairs"] += len(kept)
+    for writer, side, side_lengths in zip(sides, ids, lengths, strict=True):
+        writer.add([side[i] for i in kept], side_lengths[kept])
+
+
+class _Writer:
+    """Appends one side's ids and offsets to their files."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype) -> None:
+        self.name, self.dtype, self.end = name, dtype, 0
+        self.ids: BinaryIO = open(folder / f"{name}.ids", "wb")
+        self.offsets: BinaryIO = open(folder / f"{name}.offsets", "wb")
+        self.offsets.write(np.int64(0).tobytes())
+
+    def add(self, sentences: list[list[int]], lengths: np.ndarray) -> None:
+        flat = np.fromiter((i for line in sentences for i in line), dtype=self.dtype, count=int(lengths.sum()))
+        self.ids.write(flat.tobytes())
+        self.offsets.write((self.end + np.cumsum(lengths)).tobytes())
+        self.end += int(lengths.sum())
+
+    def close(self) -> int:
+        self.ids.close()
+        self.offsets.close()
+        return self.end
+
+
+def open_corpus(folder: Path, part: str) -> Corpus:
+    return Corpus(folder / "data" / part)

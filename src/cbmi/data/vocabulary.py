@@ -1,0 +1,90 @@
+"""Sentencepiece BPE with byte fallback: text to ids and back."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from cbmi.errors import UserError
+
+PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
+SAMPLE_LINES = 5_000_000  # the vocabulary is learnt from at most so many lines, drawn at random
+LONGEST_LINE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
+
+
+class Vocabulary:
+    """One side's pieces. Ids 0 to 3 are padding, begin, end and (never produced) unknown."""
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        try:
+            return cls(path.read_bytes())
+        except OSError as error:
+            raise UserError(f"{path}: the vocabulary cannot be read: {error.strerror}.") from None
+        except RuntimeError:
+            raise UserError(f"{path}: this is not a sentencepiece model.") from None
+
+    def __len__(self) -> int:
+        return self._processor.vocab_size()
+
+    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """Ids of each line, end of sentence included."""
+        return self._processor.encode(list(lines), add_eos=True, num_threads=threads)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; special pieces vanish, and a translation never breaks a line."""
+        return self._processor.decode([int(i) for i in ids]).replace("\n", " ").replace("\r", " ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+
+def learn(lines: Iterable[str], size: int) -> Vocabulary:
+    """Learn a vocabulary of `size` pieces from lines of text; the same lines give the same vocabulary."""
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=size,
+            byte_fallback=True,
+            character_coverage=0.9995,
+            normalization_rule_name="identity",  # what goes in comes out
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=UNKNOWN,
+            input_sentence_size=SAMPLE_LINES,
+            shuffle_input_sentence=True,
+            max_sentence_length=LONGEST_LINE,
+            train_extremely_large_corpus=False,
+            minloglevel=3,
+        )
+    except RuntimeError as error:
+        raise UserError(_why_not(str(error), size)) from None
+    return Vocabulary(model.getvalue())
+
+
+def _why_not(message: str, size: int) -> str:
+    most = re.search(r"<= (\d+)", message)
+    if most:
+        return (
+            f"data.vocabulary.size: {size} is larger than this corpus allows; "
+            f"take at most {most.group(1)}, or use more text."
+        )
+    least = re.search(r"\d+ vs (\d+)", message)
+    if least:
+        return (
+            f"data.vocabulary.size: {size} is too small for the letters of this corpus; "
+            f"take at least {least.group(1)}."
+        )
+    return f"data.vocabulary: sentencepiece could not learn a vocabulary of {size} ({message.strip()})."

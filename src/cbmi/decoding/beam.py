@@ -1,0 +1,206 @@
+"""Beam search with a key/value cache.
+
+A hypothesis of n tokens (end of sentence included) scores log p / n^length_penalty. A sentence is done when as many
+hypotheses have ended as the beam is wide, or when none that still grows could overtake the best found. All
+bookkeeping is in tensors (sentences, beam, ...): no Python loop over sentences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cbmi.model import Packed, Translator
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    ids: list[int]  # without the end of sentence
+    score: float  # log-probability / length^length_penalty
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Special:
+    """Ids that mean something to the search."""
+
+    pad: int
+    begin: int
+    end: int
+
+
+@torch.inference_mode()
+def beam_search(
+    model: Translator,
+    source: Packed,
+    special: Special,
+    *,
+    beam: int = 4,
+    length_penalty: float = 0.6,
+    nbest: int = 1,
+    limits: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """The `nbest` best translations of each packed source sentence, best first.
+
+    limits (sentences,): the most tokens a translation may have, end of sentence included; by default twice the
+    source's length plus ten.
+    """
+    if limits is None:
+        limits = 2 * source.layout.lengths + 10
+    search = _Search(model, source, special, beam, length_penalty, nbest, limits)
+    while not search.finished():
+        search.step()
+    return search.results()
+
+
+class _Search:
+    """The state of a search over the sentences that are still growing (`alive`) and the results of all."""
+
+    def __init__(self, model, source, special, beam, length_penalty, nbest, limits) -> None:
+        self.model, self.special = model, special
+        self.beam, self.penalty, self.nbest = beam, length_penalty, nbest
+        device = source.ids.device
+        sentences, most = source.layout.sentences, int(limits.max())
+        self.length = 0  # tokens generated so far
+        self.alive = torch.arange(sentences, device=device)  # which sentence each row of the state is
+        self.limits = limits.to(device)
+        self.cache = _Cache(model, source, beam)
+        self.tokens = torch.full((sentences, beam, most), special.pad, device=device)
+        self.scores = torch.full((sentences, beam), -torch.inf, device=device)
+        self.scores[:, 0] = 0.0
+        self.ended = torch.zeros(sentences, dtype=torch.long, device=device)  # hypotheses that have ended
+        # The best that have ended, for all sentences; rows of `alive` index into them.
+        self.best_scores = torch.full((sentences, beam), -torch.inf, device=device)
+        self.best_tokens = self.tokens.clone()
+
+    def finished(self) -> bool:
+        return len(self.alive) == 0
+
+    def step(self) -> None:
+        """Every growing hypothesis gets one more token."""
+        rows = len(self.alive)
+        log_p = self._next_log_probabilities().view(rows, self.beam, -1)
+        self.length += 1
+        totals = (self.scores[:, :, None] + log_p).flatten(1)
+        scores, places = totals.topk(min(2 * self.beam, totals.shape[1]), dim=1)
+        parents, words = places // log_p.shape[2], places % log_p.shape[2]
+        self._end(scores, parents, words)
+        self._grow(scores, parents, words)
+        self._leave()
+
+    def _next_log_probabilities(self) -> Tensor:
+        """(rows × beam, vocabulary); only the end of sentence is left to a hypothesis at its limit."""
+        last = self.tokens[:, :, self.length - 1] if self.length else self.tokens[:, :, 0] * 0 + self.special.begin
+        log_p = self.cache.advance(last.reshape(-1), self.length)
+        log_p[:, [self.special.pad, self.special.begin]] = -torch.inf
+        at_limit = (self.limits <= self.length + 1).repeat_interleave(self.beam)
+        end = log_p[:, self.special.end].clone()
+        log_p.masked_fill_(at_limit[:, None], -torch.inf)
+        log_p[:, self.special.end] = end
+        return log_p
+
+    def _end(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+        """Put hypotheses that end within the beam among the best that have ended."""
+        width = min(self.beam, scores.shape[1])
+        ends = (words[:, :width] == self.special.end) & (scores[:, :width] > -torch.inf)
+        self.ended += ends.sum(1)
+        new = torch.where(ends, scores[:, :width] / self.length**self.penalty, -torch.inf)
+        rows = torch.arange(len(self.alive), device=new.device)[:, None]
+        tokens = self.tokens[rows, parents[:, :width]].clone()
+        tokens[:, :, self.length - 1] = self.special.end
+        pool = torch.cat([self.best_scores[self.alive], new], dim=1)
+        pool_tokens = torch.cat([self.best_tokens[self.alive], tokens], dim=1)
+        best, chosen = pool.topk(self.beam, dim=1)
+        self.best_scores[self.alive] = best
+        self.best_tokens[self.alive] = pool_tokens[rows, chosen]
+
+    def _grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+        """Keep the `beam` best candidates that do not end."""
+        growing = scores.masked_fill(words == self.special.end, -torch.inf)
+        self.scores, chosen = growing.topk(min(self.beam, growing.shape[1]), dim=1)
+        if self.scores.shape[1] < self.beam:  # a vocabulary smaller than the beam
+            missing = self.beam - self.scores.shape[1]
+            self.scores = F.pad(self.scores, (0, missing), value=-torch.inf)
+            chosen = F.pad(chosen, (0, missing), value=0)
+        parents, words = parents.gather(1, chosen), words.gather(1, chosen)
+        rows = torch.arange(len(self.alive), device=scores.device)[:, None]
+        self.tokens = self.tokens[rows, parents]
+        self.tokens[:, :, self.length - 1] = words
+        self.cache.reorder((rows * self.beam + parents).view(-1))
+
+    def _leave(self) -> None:
+        """Sentences that are done leave the batch, so they cost nothing more."""
+        attainable = self.scores[:, 0] / self.limits.double() ** self.penalty
+        beaten = self.best_scores[self.alive, self.nbest - 1] >= attainable
+        done = (self.ended >= self.beam) | beaten | (self.limits <= self.length)
+        if not bool(done.any()):
+            return
+        stay = (~done).nonzero()[:, 0]
+        self.alive, self.limits, self.ended = self.alive[stay], self.limits[stay], self.ended[stay]
+        self.tokens, self.scores = self.tokens[stay], self.scores[stay]
+        self.cache.keep(stay)
+
+    def results(self) -> list[list[Hypothesis]]:
+        scores, tokens = self.best_scores.tolist(), self.best_tokens.tolist()
+        return [
+            [self._hypothesis(*pair) for pair in zip(*sentence, strict=True) if pair[0] > -torch.inf][: self.nbest]
+            for sentence in zip(scores, tokens, strict=True)
+        ]
+
+    def _hypothesis(self, score: float, tokens: list[int]) -> Hypothesis:
+        length = tokens.index(self.special.end) + 1
+        return Hypothesis(tokens[: length - 1], score, score * length**self.penalty)
+
+
+class _Cache:
+    """Keys and values: of the source, padded, once a sentence; of the translation so far, once a hypothesis."""
+
+    def __init__(self, model: Translator, source: Packed, beam: int) -> None:
+        self.model, self.beam = model, beam
+        layout = source.layout
+        self.filled = layout.filled[:, None, None, :]  # (sentences, 1, 1, source length)
+        states = model.encode(source)
+        self.source = [tuple(_rows(part, layout) for part in memory) for memory in model.memories(states)]
+        self.past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.source)
+
+    def advance(self, ids: Tensor, position: int) -> Tensor:
+        """Read one token a hypothesis: ids (rows × beam,) → log-probabilities (rows × beam, vocabulary)."""
+        positions = torch.full_like(ids, position)
+        hidden = self.model.decode(
+            ids, positions, position + 1, self._attend_past, self.source, self._attend_source
+        )
+        return self.model.log_probabilities(hidden)
+
+    def _attend_past(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
+        """query, key, value (rows × beam, heads, size)."""
+        key, value = key[:, :, None], value[:, :, None]
+        if self.past[layer] is not None:
+            key = torch.cat([self.past[layer][0], key], dim=2)
+            value = torch.cat([self.past[layer][1], value], dim=2)
+        self.past[layer] = (key, value)
+        return F.scaled_dot_product_attention(query[:, :, None], key, value)[:, :, 0]
+
+    def _attend_source(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
+        """The hypotheses of a sentence share its source: they are the queries of one attention."""
+        grouped = query.unflatten(0, (-1, self.beam)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=self.filled)
+        return mixed.transpose(1, 2).flatten(0, 1)
+
+    def reorder(self, rows: Tensor) -> None:
+        self.past = [(key[rows], value[rows]) for key, value in self.past]
+
+    def keep(self, sentences: Tensor) -> None:
+        self.filled = self.filled[sentences]
+        self.source = [(key[sentences], value[sentences]) for key, value in self.source]
+        rows = (sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)).view(-1)
+        self.reorder(rows)
+
+
+def _rows(x: Tensor, layout) -> Tensor:
+    """(tokens, heads, size) → (sentences, heads, longest, size)."""
+    grid = x.new_zeros(layout.sentences * layout.longest, *x.shape[1:])
+    grid[layout.place] = x
+    return grid.view(layout.sentences, layout.longest, *x.shape[1:]).transpose(1, 2).contiguous()

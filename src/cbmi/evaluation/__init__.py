@@ -1,0 +1,1 @@
+"""BLEU, chrF, TER and significance: text in, numbers out."""

@@ -1,0 +1,70 @@
+"""The output head: log-probabilities of the gold tokens without ever holding all the logits in float32.
+
+Training needs two numbers a token: the gold token's log-probability and, for label smoothing, the mean
+log-probability of the vocabulary. Both passes go through the tokens in chunks; the logits are made anew in the
+backward pass, or kept in half precision where the network runs in it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 28}  # logits in float32 at a time: 64 MiB, 1 GiB
+
+
+def token_log_probabilities(
+    hidden: Tensor, weight: Tensor, gold: Tensor, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """log p(gold) and mean over v of log p(v), both (tokens,) in float32 and differentiable.
+
+    hidden (tokens, width); weight (vocabulary, width); gold (tokens,). `chunk`: tokens at a time, by default
+    what fits in `CHUNK_ELEMENTS` and at most a quarter of the tokens.
+    """
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    if chunk is None:
+        fitting = CHUNK_ELEMENTS.get(hidden.device.type, 1 << 24) // len(weight)
+        chunk = max(1, min(fitting, -(-len(hidden) // 4)))
+    return _GoldAndMean.apply(hidden, weight, gold, chunk)
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """Logits in the precision that sums are taken in: float32, or float64 where they already are."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+class _GoldAndMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, gold: Tensor, chunk: int):
+        keep = hidden.dtype in (torch.float16, torch.bfloat16) and any(ctx.needs_input_grad)
+        parts, kept = [], []
+        for states, labels in zip(hidden.split(chunk), gold.split(chunk), strict=True):
+            logits = states @ weight.T
+            exact = _exact(logits)
+            total = exact.logsumexp(1)
+            parts.append((exact.gather(1, labels[:, None])[:, 0] - total, exact.mean(1) - total, total))
+            if keep:
+                kept.append(logits)
+        of_gold, of_mean, total = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, weight, gold, total, *kept)
+        ctx.chunk = chunk
+        return of_gold, of_mean
+
+    @staticmethod
+    def backward(ctx, to_gold: Tensor, to_mean: Tensor):
+        """d log p(gold)/d logit_v = [v = gold] - p_v, and 1/V - p_v for the mean."""
+        hidden, weight, gold, total, *kept = ctx.saved_tensors
+        of_hidden = torch.empty_like(hidden)
+        of_weight = torch.zeros_like(weight, dtype=total.dtype)
+        for i, start in enumerate(range(0, len(hidden), ctx.chunk)):
+            rows = slice(start, start + ctx.chunk)
+            exact = _exact(kept[i] if kept else hidden[rows] @ weight.T)
+            share = (to_gold + to_mean)[rows, None]
+            slope = (exact - total[rows, None]).exp_().mul_(-share).add_(to_mean[rows, None] / len(weight))
+            slope.scatter_add_(1, gold[rows, None], to_gold[rows, None])
+            slope = slope.to(hidden.dtype)
+            torch.mm(slope, weight, out=of_hidden[rows])
+            of_weight += slope.T @ hidden[rows]
+        return of_hidden, of_weight.to(weight.dtype), None, None

@@ -1,0 +1,115 @@
+"""CBMI-adaptive training (Zhang et al., ACL 2022): tokens and pairs that depend on the source count more.
+
+    c    = log p_NMT(y_j) - log p_LM(y_j)
+    w_t  = max(0, scale_token · (c - mean_b) / std_b + 1)          over the tokens of the sentence b
+    w_s  = max(0, scale_sentence · (s_b - mean) / std + 1)         s_b = mean_b; over the sentences of the mini-batch
+    w    = w_t · w_s
+
+The mini-batch is that of all data-parallel ranks, so the weights do not depend on how many share it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from cbmi.config import Settings
+from cbmi.objectives.base import Reduce, TokenScores, alone
+
+Std = Literal["population", "official"]
+Scale = Annotated[float, Field(ge=0)]
+
+# A spread below this share of the values' size is rounding, not information: the normalised value is 0, as for a
+# standard deviation of exactly 0. Statistics are taken in float64, where rounding stays far below it.
+ROUNDING = 64 * torch.finfo(torch.float64).eps
+
+
+class Cbmi(Settings):
+    """w = w_t · w_s."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"lm"})
+
+    scale_token: Scale = 0.1
+    scale_sentence: Scale = 0.3
+    std: Std = "population"  # "official": variances divided by the padded length, as the public code does
+
+    def weights(self, scores: TokenScores) -> Tensor:
+        sentence, token = packed_cbmi_weights(
+            scores.cbmi(),
+            scores.mask,
+            scores.sentence,
+            scores.sentences,
+            self,
+            padded_length=scores.longest,
+            reduce=scores.reduce,
+        )
+        return token * sentence[scores.sentence]
+
+
+class CbmiWeights(NamedTuple):
+    sentence: Tensor  # (sentences,) w_s
+    token: Tensor  # (tokens,) w_t
+
+
+def packed_cbmi_weights(
+    cbmi: Tensor,
+    mask: Tensor,
+    sentence: Tensor,
+    sentences: int,
+    settings: Cbmi,
+    padded_length: int,
+    reduce: Reduce = alone,
+) -> CbmiWeights:
+    """Weights of packed tokens: cbmi, mask (tokens,), sentence (tokens,) index of each token's sentence."""
+    c = torch.where(mask, cbmi, 0).double()
+    official = padded_length if settings.std == "official" else None
+
+    def per_sentence(values: Tensor) -> Tensor:
+        return values.new_zeros(sentences).index_add_(0, sentence, values)
+
+    count = per_sentence(mask.double())
+    mean = per_sentence(c) / count.clamp(min=1)
+    deviation = (c - mean[sentence]) * mask
+    variance = per_sentence(deviation**2) / (official or count.clamp(min=1))
+    size = per_sentence(c**2) / count.clamp(min=1)
+    token = _weight(deviation, variance[sentence], size[sentence], settings.scale_token)
+
+    present = (count > 0).double()
+    number, total, squares = reduce(torch.stack([present.sum(), mean.sum(), (mean**2).sum()]))
+    deviation = (mean - total / number.clamp(min=1)) * present
+    spread = reduce((deviation**2).sum()) / (official or number.clamp(min=1))
+    whole = _weight(deviation, spread, squares / number.clamp(min=1), settings.scale_sentence)
+    return CbmiWeights(whole.to(cbmi.dtype), token.to(cbmi.dtype))
+
+
+def _weight(deviation: Tensor, variance: Tensor, size: Tensor, scale: float) -> Tensor:
+    """max(0, scale · deviation / std + 1); 1 where the values do not differ. `size`: their mean square."""
+    real = variance > ROUNDING**2 * size
+    normalised = torch.where(real, deviation / variance.clamp(min=torch.finfo(torch.float64).tiny).sqrt(), 0.0)
+    return (scale * normalised + 1).clamp(min=0)
+
+
+def cbmi_weights(
+    nmt: Tensor,
+    lm: Tensor,
+    mask: Tensor,
+    scale_token: float = 0.1,
+    scale_sentence: float = 0.3,
+    std: Std = "population",
+) -> Tensor:
+    """Weights of a padded batch: nmt, lm, mask (sentences, length) → w (sentences, length), 0 at padding.
+
+    `nmt` and `lm` are natural logarithms of the gold tokens' probabilities; `mask` is true for real tokens.
+    """
+    settings = Cbmi(scale_token=scale_token, scale_sentence=scale_sentence, std=std)
+    mask = mask.bool()
+    sentence = mask.nonzero()[:, 0]
+    cbmi = (nmt.detach().double() - lm.detach().double())[mask]
+    real = torch.ones_like(sentence, dtype=torch.bool)
+    whole, token = packed_cbmi_weights(cbmi, real, sentence, len(mask), settings, padded_length=mask.shape[1])
+    weights = torch.zeros_like(nmt)
+    weights[mask] = (token * whole[sentence]).to(nmt.dtype)
+    return weights

@@ -1,0 +1,1 @@
+"""Stages, optimiser, checkpoints, data-parallel, validation."""

@@ -1,0 +1,80 @@
+"""A network that learns: its optimiser, schedule, gradient clipping and data-parallel wrapper."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cbmi.config import Optimizer
+from cbmi.training.checkpoint import weights_of
+from cbmi.training.world import World
+
+
+def learning_rate(step: int, settings: Optimizer) -> float:
+    """Linear warm-up from `initial_lr` to `peak_lr`, then down with the inverse square root; steps from 1."""
+    if step < settings.warmup:
+        return settings.initial_lr + (settings.peak_lr - settings.initial_lr) * step / settings.warmup
+    return settings.peak_lr * (max(settings.warmup, 1) / step) ** 0.5
+
+
+class Learner:
+    """Translator and language model each have one, so neither's gradient touches the other's."""
+
+    def __init__(self, network: nn.Module, settings: Optimizer, world: World, precision: torch.dtype) -> None:
+        self.network, self.settings, self.world, self.precision = network, settings, world, precision
+        self.run: nn.Module = network
+        if world.size > 1:
+            devices = [world.device.index] if world.device.type == "cuda" else None
+            self.run = DistributedDataParallel(network, device_ids=devices)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the moments of the gradients so far."""
+        device = self.world.device.type
+        self.optimizer = torch.optim.Adam(
+            self.network.parameters(), betas=self.settings.betas, eps=self.settings.eps, fused=device == "cuda"
+        )
+        self.scaler = torch.amp.GradScaler(device, enabled=self.precision == torch.float16)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Add the loss's gradient; only the last part of an accumulated step is exchanged between ranks."""
+        with self.unsynchronised(not last):
+            self.scaler.scale(loss).backward()
+
+    def unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
+        """For the forward pass too: DDP decides there whether the backward pass is to be exchanged."""
+        return self.run.no_sync() if wanted and isinstance(self.run, DistributedDataParallel) else nullcontext()
+
+    def step(self, schedule_step: int) -> Tensor:
+        """One update; gives the gradient's norm before clipping."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(schedule_step, self.settings)
+        self.scaler.unscale_(self.optimizer)
+        limit = self.settings.clip or float("inf")
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), limit)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def moments(self, prefix: str) -> dict[str, Tensor]:
+        """Adam's state, by parameter."""
+        return {
+            f"{prefix}/{name}/{key}": value
+            for name, parameter in weights_of(self.network).items()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+
+    def load_moments(self, prefix: str, tensors: dict[str, Tensor]) -> None:
+        groups = self.optimizer.state_dict()["param_groups"]
+        state: dict[int, dict[str, Any]] = {}
+        for number, name in enumerate(weights_of(self.network)):
+            start = f"{prefix}/{name}/"
+            found = {key.removeprefix(start): tensors[key] for key in tensors if key.startswith(start)}
+            if found:
+                state[number] = found
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,114 @@
+"""Figures of training: gathered on the device, read every N steps, written as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbmi.errors import UserError
+from cbmi.files import write_atomically
+from cbmi.training.world import World
+
+
+class Meter:
+    """Sums over tokens since the last reading. Nothing is read from the device until `read`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            value = value.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def read(self) -> dict[str, float]:
+        """The sums over all ranks; counting begins anew."""
+        names = sorted(self.sums)
+        values = self.world.sum(torch.stack([self.sums[name] for name in names])).tolist()
+        self.sums = {}
+        return dict(zip(names, values, strict=True))
+
+
+def figures(sums: dict[str, float]) -> dict[str, float]:
+    """What is logged of the sums: means a token, perplexities, spread of CBMI and of the weights."""
+    tokens = sums["tokens"]
+    result = {"loss": sums["loss"] / tokens, "nll": sums["nll"] / tokens, "ppl": _exp(sums["nll"] / tokens)}
+    if "lm_nll" in sums:
+        result["lm_ppl"] = _exp(sums["lm_nll"] / tokens)
+        result["cbmi_mean"], result["cbmi_std"] = _moments(sums, "cbmi", tokens)
+    if "weight" in sums:
+        result["weight_mean"], result["weight_std"] = _moments(sums, "weight", tokens)
+        result["zero_weights"] = sums["zeros"] / tokens
+    return result
+
+
+def _moments(sums: dict[str, float], name: str, count: float) -> tuple[float, float]:
+    mean = sums[name] / count
+    return mean, math.sqrt(max(0.0, sums[f"{name}_squared"] / count - mean**2))
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))
+
+
+class Log:
+    """`log.jsonl`, and TensorBoard if asked for. A resumed run drops what it is about to write again."""
+
+    def __init__(self, path: Path, resume_step: int, tensorboard: bool) -> None:
+        if path.exists():
+            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _kept(line, resume_step)]
+            write_atomically(path, "".join(line + "\n" for line in kept))
+        self.file = open(path, "a", encoding="utf-8")
+        self.board = _summary_writer(path.parent / "tensorboard", resume_step) if tensorboard else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        rounded = {key: _round(value) for key, value in record.items()}
+        self.file.write(json.dumps(rounded) + "\n")
+        self.file.flush()
+        for key, value in record.items() if self.board else ():
+            if isinstance(value, int | float) and key != "step":
+                self.board.add_scalar(key, value, record["step"])
+
+    def close(self) -> None:
+        self.file.close()
+        if self.board:
+            self.board.close()
+
+
+def _round(value: Any) -> Any:
+    """Eight digits are enough; JSON has no infinity."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}") if math.isfinite(value) else None
+    return value
+
+
+def _kept(line: str, step: int) -> bool:
+    try:
+        return json.loads(line)["step"] <= step
+    except (ValueError, KeyError, TypeError):
+        return False  # the torn last line of a killed process
+
+
+def _summary_writer(folder: Path, step: int):
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("log.tensorboard needs the extra 'tensorboard': pip install 'cbmi[tensorboard]'.") from None
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The records of a log; a line that is being written is passed over."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue
+    return records

@@ -1,0 +1,96 @@
+"""The run directory: the only state there is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from cbmi.config import RunConfig, check, differences, parse_yaml
+from cbmi.data.prepare import load_vocabularies
+from cbmi.data.vocabulary import Vocabulary
+from cbmi.errors import UserError
+from cbmi.files import disk_errors, write_atomically
+
+# What may change when a run goes on: it does not touch what was computed.
+FREE_TO_CHANGE = ("log.", "checkpoints.", "device:")
+
+
+class Run:
+    """Names of what lies in a run directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.vocab = self.path / "vocab"
+        self.checkpoints = self.path / "checkpoints"
+        self.best = self.path / "best"
+        self.log = self.path / "log.jsonl"
+        self.test = self.path / "test"
+
+    def config(self) -> RunConfig:
+        if not self.config_file.exists():
+            raise UserError(f"{self.path}: this is not a run directory: it has no config.yaml.")
+        text = self.config_file.read_text(encoding="utf-8")
+        return check(RunConfig, parse_yaml(text, str(self.config_file)), str(self.config_file))
+
+    def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
+        return load_vocabularies(self.vocab, self.config().data.vocabulary.shared)
+
+    @property
+    def prepared(self) -> bool:
+        return (self.path / "data" / "train").exists() or any(self.checkpoints.glob("step-*"))
+
+    def clear(self) -> None:
+        """Remove what a preparation that did not succeed has left."""
+        for folder in (self.vocab, self.path / "data"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.config_file.unlink(missing_ok=True)
+
+    def adopt(self, config: RunConfig) -> None:
+        """Make this the run of `config`, or refuse if it is that of another that has got anywhere."""
+        if self.config_file.exists():
+            changes = _changes_that_matter(self.config(), config)
+            if changes and not self.prepared:
+                self.clear()
+            elif changes:
+                raise UserError(
+                    f"{self.path} holds a run with other settings ({'; '.join(changes)}): "
+                    "go on with the old settings, choose another output=…, or delete it to begin anew."
+                )
+        elif self.prepared:
+            raise UserError(f"{self.path} holds data or checkpoints but no config.yaml: choose another output=….")
+        text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
+        write_atomically(self.config_file, text)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from this directory; a killed process's lock is gone with it."""
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise UserError(f"{self.path} is in use by another process; wait for it or stop it.") from None
+        finally:
+            os.close(descriptor)
+
+
+def _changes_that_matter(old: RunConfig, new: RunConfig) -> list[str]:
+    """Training longer and adding stages are continuations; log, checkpoints and device are free to change."""
+    before, after = old.plain(), new.plain()
+    known = len(before["stages"])
+    if len(after["stages"]) >= known:
+        after["stages"] = after["stages"][:known]
+        last_before, last_after = before["stages"][-1], after["stages"][-1]
+        if last_after["steps"] > last_before["steps"] and len(new.stages) == known:
+            last_before["steps"] = last_after["steps"]
+    lines = differences(before, after)
+    return [line for line in lines if not line.startswith(FREE_TO_CHANGE)]

@@ -1,0 +1,38 @@
+"""The test sets of a run: translated by its best checkpoint and scored."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cbmi.data.text import read_pairs
+from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
+from cbmi.files import read_json, to_json, write_atomically
+from cbmi.progress import bar, say
+from cbmi.training.run import Run
+from cbmi.training.trained import Trained
+
+
+def test_run(run: Run) -> dict[str, dict[str, float]]:
+    """Translate and score what `data.test` names; the texts and `results.json` go to `run/test`."""
+    config = run.config()
+    sets = config.data.test
+    if not sets:
+        return {}
+    done = read_json(run.test / "results.json") if (run.test / "results.json").exists() else {}
+    if done.get("checkpoint") == run.best.resolve().name and done["results"].keys() == sets.keys():
+        return done["results"]
+    model = Trained(run.path, device=config.device)
+    results = {}
+    for name, files in sets.items():
+        pairs = list(read_pairs(files, Counter()))
+        with bar(f"Translating {name}", len(pairs), "sentences") as progress:
+            settings = {"length_penalty": config.validate_.length_penalty, "advance": progress.advance}
+            found = model.hypotheses([pair[0] for pair in pairs], beam=config.validate_.beam or 4, **settings)
+        texts = [model.target.decode(best[0].ids) if best else "" for best in found]
+        write_atomically(run.test / f"{name}.txt", "".join(text + "\n" for text in texts))
+        references = [pair[1] for pair in pairs]
+        results[name] = {"bleu": corpus_bleu(texts, references), "chrf": corpus_chrf(texts, references)}
+        say(f"{name}: BLEU {results[name]['bleu']:.2f}, chrF {results[name]['chrf']:.2f}")
+    summary = {"checkpoint": model.folder.name, "results": results}
+    write_atomically(run.test / "results.json", to_json(summary))
+    return results

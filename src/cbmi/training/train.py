@@ -1,0 +1,105 @@
+"""From a run file to a trained run: check, prepare, train, test."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cbmi.config import RunConfig
+from cbmi.data.prepare import open_corpus, prepare
+from cbmi.errors import UserError
+from cbmi.files import atomic_folder
+from cbmi.objectives import Objective, build
+from cbmi.progress import say
+from cbmi.training.checkpoint import LANGUAGE_MODEL
+from cbmi.training.run import Run
+from cbmi.training.testing import test_run
+from cbmi.training.trainer import Trainer
+from cbmi.training.validation import Validator
+from cbmi.training.world import World, join_world
+
+
+def train(config: RunConfig) -> bool:
+    """Train a run to its end, or go on with it; False if it was asked to stop before the end."""
+    objectives = check_run(config)
+    run = Run(config.output)
+    with join_world(config.device) as world:
+        if not world.first:
+            world.barrier()  # until the first process has prepared the data
+            return _train(config, run, objectives, world)
+        with run.lock():
+            prepare_run(config, run)
+            world.barrier()
+            return _train(config, run, objectives, world)
+
+
+def _train(config: RunConfig, run: Run, objectives: list[Objective], world: World) -> bool:
+    vocabularies = run.vocabularies()
+    corpus = open_corpus(run.path, "train")
+    validator = None
+    if config.data.valid:
+        validator = Validator(config, open_corpus(run.path, "valid"), vocabularies[1], world)
+    sizes = (len(vocabularies[0]), len(vocabularies[1]))
+    trainer = Trainer(config, run, objectives, corpus, validator, sizes, world)
+    if not trainer.resume() and config.initialize:
+        trainer.initialise_from(starting_point(config))
+    finished = trainer.train()
+    if world.first:
+        say(f"{'Finished' if finished else 'Stopped'} at step {trainer.state.step:,}: {run.path}")
+        if finished:
+            test_run(run)
+    return finished
+
+
+def check_run(config: RunConfig) -> list[Objective]:
+    """The stages' objectives, once it is sure that the files are there and each stage gets what it needs."""
+    for path in [*config.data.train, *(config.data.valid or ()), *sum(config.data.test.values(), ())]:
+        if not Path(path).is_file():
+            raise UserError(f"{path}: there is no such file.")
+    objectives = []
+    has_language_model = False
+    if config.initialize:
+        has_language_model = (starting_point(config) / f"{LANGUAGE_MODEL}.safetensors").exists()
+    for stage in config.stages:
+        objective = build(stage.objective, f"stages.{stage.name}.objective")
+        if "lm" in objective.needs and stage.language_model == "off":
+            raise UserError(
+                f"stages.{stage.name}: objective '{stage.objective['name']}' needs a language model: "
+                "give this stage language_model: frozen or joint."
+            )
+        if stage.language_model == "frozen" and not has_language_model:
+            raise UserError(
+                f"stages.{stage.name}.language_model: 'frozen', but {config.initialize} has no language model."
+            )
+        has_language_model = has_language_model or stage.language_model in ("train", "joint")
+        objectives.append(objective)
+    return objectives
+
+
+def starting_point(config: RunConfig) -> Path:
+    """The checkpoint that `initialize` names: the best of that run."""
+    run = Run(config.initialize)
+    theirs = run.config()
+    if not run.best.exists():
+        raise UserError(f"initialize: {run.path} has no checkpoint yet.")
+    for name in ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers"):
+        own, other = getattr(config.model, name), getattr(theirs.model, name)
+        if own != other:
+            raise UserError(f"initialize: {run.path} has model.{name} {other}, but this run has {own}.")
+    if theirs.data.vocabulary != config.data.vocabulary:
+        raise UserError(f"initialize: {run.path} has another data.vocabulary than this run.")
+    return run.best.resolve()
+
+
+def prepare_run(config: RunConfig, run: Run) -> None:
+    """Make this the directory of the run, with its vocabulary and encoded corpora, or leave it as it was."""
+    run.adopt(config)
+    try:
+        if config.initialize and not run.vocab.exists():
+            with atomic_folder(run.vocab) as temporary:
+                shutil.copytree(Run(config.initialize).vocab, temporary, dirs_exist_ok=True)
+        prepare(config.data, run.path)
+    except UserError:
+        if not run.prepared:
+            run.clear()
+        raise

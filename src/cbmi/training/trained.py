@@ -1,0 +1,96 @@
+"""A trained run, ready to translate and to score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from cbmi.data.vocabulary import EOS
+from cbmi.decoding import Hypothesis, translate_ids
+from cbmi.errors import UserError
+from cbmi.model import LanguageModel, Translator
+from cbmi.training import checkpoint as store
+from cbmi.training.networks import new_language_model, new_translator
+from cbmi.training.run import Run
+from cbmi.training.validation import SPECIAL
+from cbmi.training.world import choose_device, choose_precision
+
+LONGEST_SOURCE = 1024  # pieces; a longer line is cut, and counted
+
+
+class Trained:
+    """A run's networks and vocabularies. `cbmi.load("runs/x").translate(["A sentence."])`"""
+
+    def __init__(self, path: str | Path, checkpoint: str | None = None, device: str = "auto") -> None:
+        self.run = Run(path)
+        self.config = self.run.config()
+        self.folder = self._folder(checkpoint)
+        problem = store.damage(self.folder)
+        if problem:
+            raise UserError(f"{self.folder}: {problem}; choose another checkpoint.")
+        self.source, self.target = self.run.vocabularies()
+        self.device = choose_device(device)
+        self.precision = choose_precision(self.config.precision, self.device)
+        self.translator = self._translator()
+        self.truncated = 0  # source lines cut at LONGEST_SOURCE pieces so far
+
+    def _folder(self, checkpoint: str | None) -> Path:
+        folder = self.run.checkpoints / checkpoint if checkpoint else self.run.best
+        if not folder.exists():
+            names = sorted(p.name for p in self.run.checkpoints.glob("*") if not p.name.startswith("."))
+            raise UserError(f"{folder}: there is no such checkpoint (there are: {', '.join(names) or 'none'}).")
+        return folder.resolve()
+
+    def _translator(self) -> Translator:
+        sizes = (len(self.source), len(self.target))
+        network = new_translator(self.config.model, sizes, self.config.data.vocabulary.shared)
+        return self._loaded(network, store.load_tensors(self.folder, store.TRANSLATOR))
+
+    def _loaded(self, network: torch.nn.Module, tensors: dict[str, torch.Tensor]):
+        store.load_weights(network, tensors, self.folder)
+        return network.to(self.device, self.precision).eval().requires_grad_(False)
+
+    def language_model(self) -> LanguageModel:
+        """The language model that was trained beside the translator."""
+        tensors = store.load_tensors(self.folder, store.LANGUAGE_MODEL)
+        if tensors is None:
+            raise UserError(f"{self.folder} has no language model: train one with language_model: train.")
+        return self._loaded(new_language_model(self.config.model, len(self.target)), tensors)
+
+    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        """Source ids; a line over `LONGEST_SOURCE` pieces is cut and counted in `truncated`."""
+        ids = self.source.encode(lines)
+        for i, sentence in enumerate(ids):
+            if len(sentence) > LONGEST_SOURCE:
+                self.truncated += 1
+                ids[i] = [*sentence[: LONGEST_SOURCE - 1], EOS]
+        return ids
+
+    def hypotheses(
+        self,
+        lines: Sequence[str],
+        *,
+        beam: int = 4,
+        length_penalty: float = 0.6,
+        nbest: int = 1,
+        advance: Callable[[int], None] = lambda lines: None,
+    ) -> list[list[Hypothesis]]:
+        """The `nbest` best translations of each line as ids with scores; none for an empty line."""
+        if not 1 <= nbest <= beam:
+            raise UserError(f"nbest is {nbest}, but should be between 1 and the beam's width, {beam}.")
+        filled = [i for i, line in enumerate(lines) if line.strip()]
+        sentences = self.encode_source([lines[i] for i in filled])
+        results: list[list[Hypothesis]] = [[] for _ in lines]
+        settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "advance": advance}
+        found = translate_ids(self.translator, sentences, SPECIAL, **settings)
+        for i, hypotheses in zip(filled, found, strict=True):
+            results[i] = hypotheses
+        advance(len(lines) - len(filled))
+        return results
+
+    def translate(self, lines: Sequence[str], *, beam: int = 4, length_penalty: float = 0.6) -> list[str]:
+        """Translations of lines of text, in order; an empty line stays empty."""
+        found = self.hypotheses(lines, beam=beam, length_penalty=length_penalty)
+        return [self.target.decode(best[0].ids) if best else "" for best in found]

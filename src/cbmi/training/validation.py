@@ -1,0 +1,84 @@
+"""Validation: loss and perplexity of the gold text, BLEU of the model's own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import torch
+
+from cbmi.config import RunConfig
+from cbmi.data.corpus import Corpus
+from cbmi.data.plan import EpochPlan
+from cbmi.data.text import read_pairs
+from cbmi.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from cbmi.decoding import Special, translate_ids
+from cbmi.evaluation.metrics import corpus_bleu
+from cbmi.model import LanguageModel, Translator
+from cbmi.training.step import make_part
+from cbmi.training.world import World
+
+SPECIAL = Special(PAD, BOS, EOS)
+
+
+class Validator:
+    """Validates the networks of a run on its validation corpus."""
+
+    def __init__(self, config: RunConfig, corpus: Corpus, target: Vocabulary, world: World) -> None:
+        self.settings, self.corpus, self.vocabulary, self.world = config.validate_, corpus, target, world
+        lengths = corpus.lengths()
+        self.batches = EpochPlan(lengths, max(config.batch.tokens, int(lengths.max())), 0, 0)
+        self.references: list[str] = []
+        if self.settings.beam:
+            pairs = read_pairs(config.data.valid, Counter())
+            self.references = [target for source, target in pairs if source.strip() and target.strip()]
+            corpus_bleu(self.references[:1], self.references[:1])  # says now whether sacrebleu is missing
+
+    def validate(
+        self, translator: Translator, language_model: LanguageModel | None, precision: torch.dtype
+    ) -> dict[str, float]:
+        """Figures for the log: valid_loss (negative log-likelihood a token), valid_ppl, valid_bleu …"""
+        networks = [network for network in (translator, language_model) if network is not None]
+        modes = [network.training for network in networks]
+        for network in networks:
+            network.eval()
+        with torch.autocast(self.world.device.type, precision, enabled=precision != torch.float32):
+            result = self._losses(translator, language_model)
+            if self.settings.beam:
+                result["valid_bleu"] = self._bleu(translator)
+        for network, mode in zip(networks, modes, strict=True):
+            network.train(mode)
+        return result
+
+    @torch.inference_mode()
+    def _losses(self, translator: Translator, language_model: LanguageModel | None) -> dict[str, float]:
+        sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
+        for number in range(self.world.rank, len(self.batches), self.world.size):
+            part = make_part(self.corpus, self.batches[number], self.world.device)
+            sums[0] += len(part.target.ids)
+            sums[1] -= translator(part.source, part.inputs, part.target.ids)[0].double().sum()
+            if language_model is not None:
+                sums[2] -= language_model(part.inputs, part.target.ids)[0].double().sum()
+        tokens, nll, lm_nll = self.world.sum(sums).tolist()
+        result = {"valid_loss": nll / tokens, "valid_ppl": math.exp(min(nll / tokens, 700))}
+        if language_model is not None:
+            result["valid_lm_ppl"] = math.exp(min(lm_nll / tokens, 700))
+        return result
+
+    def _bleu(self, translator: Translator) -> float:
+        """BLEU of beam search; every rank translates its share of the sentences."""
+        side = self.corpus.source
+        mine = range(self.world.rank, len(self.corpus), self.world.size)
+        sentences = [side.ids[side.offsets[i] : side.offsets[i + 1]].tolist() for i in mine]
+        found = translate_ids(
+            translator,
+            sentences,
+            SPECIAL,
+            beam=self.settings.beam,
+            length_penalty=self.settings.length_penalty,
+        )
+        texts = [self.vocabulary.decode(hypotheses[0].ids) for hypotheses in found]
+        shares = self.world.gather(texts)
+        together = [shares[i % self.world.size][i // self.world.size] for i in range(len(self.corpus))]
+        return corpus_bleu(together, self.references)
+

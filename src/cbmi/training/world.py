@@ -1,0 +1,89 @@
+"""The processes that share a training run: one, or as many as torchrun started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from cbmi.errors import UserError
+
+PATIENCE = timedelta(hours=12)  # the others wait while the first process prepares the data
+
+
+class World:
+    """This process's place among `size` processes, and what they do together."""
+
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        self.first = rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add a tensor up over all processes."""
+        if self.size > 1:
+            values = values.clone()
+            distributed.all_reduce(values)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(int(flag), device=self.device)))
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            self.sum(torch.zeros(1, device=self.device))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in order of rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+
+@contextmanager
+def join_world(device: str) -> Iterator[World]:
+    """Take part in the processes that torchrun started, or be alone."""
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if size == 1:
+        yield World(0, 1, chosen)
+        return
+    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield World(rank, size, chosen)
+    finally:
+        distributed.destroy_process_group()
+
+
+def choose_device(setting: str, local_rank: int = 0) -> torch.device:
+    """`auto` takes a GPU where there is one; with torchrun each process takes its own."""
+    if setting == "auto":
+        setting = "cuda" if torch.cuda.is_available() else "cpu"
+    if setting.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device: {setting} was asked for, but PyTorch sees no GPU here; use device=cpu.")
+    if setting == "cuda":
+        setting = f"cuda:{local_rank}"
+    device = torch.device(setting)
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
+        raise UserError(f"device: there is no {setting}; PyTorch sees {torch.cuda.device_count()} GPUs.")
+    return device
+
+
+def choose_precision(setting: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU that has it, float16 on an older one, float32 on a CPU."""
+    if setting == "auto":
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[setting]
