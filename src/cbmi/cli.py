@@ -71,7 +71,9 @@ def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
 @app.command()
 def translate(
     run: RunFolder,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if left out.")] = "-",
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if left out.")
+    ] = "-",
     output: Output = None,
     beam: Beam = 4,
     length_penalty: LengthPenalty = 0.6,
@@ -149,7 +151,9 @@ def average(
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to put corpus, runs and page.")] = Path("demo"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to put corpus, runs and page.")] = Path(
+        "demo"
+    ),
     seed: Annotated[int, typer.Option(min=0, help="Of the corpus and of training.")] = 1,
 ) -> None:
     """Train, adapt, translate, score and explain on a built-in corpus, in a few minutes on two CPU cores."""

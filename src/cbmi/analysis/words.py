@@ -8,9 +8,7 @@ WORD_START = "▁"
 CONTROL = frozenset({"<s>", "</s>", "<pad>"})
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Thai, Lao, Myanmar, Khmer, kana, Han: written without spaces, so a whole sentence would be one word.
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
-)
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)

@@ -13,40 +13,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from cbmi.data import demo_lexicon as lexicon
-from cbmi.data.demo_lexicon import Noun, Verb
+from cbmi.data.demo_lexicon import CONTEXT, SOURCE, Phrase, Verb, Word
 
-SOURCE, CONTEXT = "source", "context"
-_CLAUSE_VERBS = tuple(verb for verb in lexicon.VERBS if verb.frame[0] in ("@that", "@to"))
-_PLAIN_VERBS = tuple(verb for verb in lexicon.VERBS if verb not in _CLAUSE_VERBS)
-_OBJECT_VERBS = tuple(  # those with nothing but an object: after it, "zu" must follow in an infinitive clause
-    verb
-    for verb in _PLAIN_VERBS
-    if verb.frame[0].startswith("@acc") and len(verb.frame) == 1 and not (verb.prefix or verb.decided)
-)
-
-
-class Word(NamedTuple):
-    """A German word and its label; `late` is the label where the clause's verb only comes at the end."""
-
-    text: str
-    label: str = ""
-    late: str | None = None
-
-
+LENGTHS = range(4, 17)  # of a German sentence, in words
 _COMMA = Word(",")  # a word of its own until the sentence is written out
+_CLAUSE_VERBS = [verb for verb in lexicon.VERBS if verb.frame[0] in ("@that", "@to")]
+_PLAIN_VERBS = [verb for verb in lexicon.VERBS if verb not in _CLAUSE_VERBS]
+_PLAIN_VERBS += [verb for verb in _PLAIN_VERBS if verb.prefix or verb.decided]  # twice as often
+_OBJECT_VERBS = [  # those with nothing but an object: after it, "zu" must follow in an infinitive clause
+    v
+    for v in _PLAIN_VERBS
+    if len(v.frame) == 1 and "@acc" in v.frame[0] and not (v.prefix or v.decided or v.only_present)
+]
 
 
 @dataclass(frozen=True)
-class Phrase:
-    """A piece of a sentence in both languages; `person` (0 ich, 1 du, 2 er, 3 wir) matters for subjects."""
+class DemoPair:
+    """An English and a German sentence; a mismatched pair has the target, and the labels, of another pair."""
 
-    english: str
-    words: tuple[Word, ...]
-    person: int = 2
-    pronoun: str = ""
+    source: str
+    target: str
+    mismatched: bool
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,131 +51,92 @@ class Clause:
     place: Phrase | None = None
     fronted: bool = False
 
-
-@dataclass(frozen=True)
-class DemoPair:
-    """An English and a German sentence; a mismatched pair has the target, and the labels, of another pair."""
-
-    source: str
-    target: str
-    mismatched: bool
-    labels: tuple[str, ...]
-
-
-def noun_phrase(noun: Noun, case: str, determiner: str = "the", adjective: str = "", plural=False) -> Phrase:
-    """Determiner, adjective and noun in agreement; `determiner` and `adjective` are given in English."""
-    column = 3 if plural else "mfn".index(noun.gender)
-    if determiner == "the":
-        first, ending = Word(lexicon.DEFINITE[case].split()[column]), lexicon.WEAK[case].split()[column]
-    elif determiner in lexicon.NUMBERS:
-        first, ending = Word(lexicon.NUMBERS[determiner], SOURCE), "e"
-    else:
-        article = lexicon.POSSESSIVES[determiner] + lexicon.INDEFINITE[case].split()[column].strip("-")
-        first, ending = Word(article), lexicon.MIXED[case].split()[column]
-    middle = (Word(lexicon.ADJECTIVES[noun.kind][adjective] + ending, SOURCE),) if adjective else ()
-    last = noun.plural if plural else noun.german if case == "nom" else noun.oblique
-    english = f"{adjective} {noun.english_plural if plural else noun.english}".strip()
-    determiner = "an" if determiner == "a" and english[0] in "aeiou" else determiner
-    return Phrase(f"{determiner} {english}", (first, *middle, Word(last, SOURCE)), person=3 if plural else 2)
-
-
-def pronoun_phrase(english: str, case: str) -> Phrase:
-    """A personal pronoun, named by its English subject form."""
-    forms = lexicon.PRONOUNS[english]
-    text = english if case == "nom" else forms["object"]
-    return Phrase(text, (Word(forms[case]),), forms["person"], pronoun=english)
-
-
-def name_phrase(name: str) -> Phrase:
-    """A first name, the same in every case."""
-    return Phrase(name, (Word(name, SOURCE),))
-
-
-def set_phrase(kind: str, english: str) -> Phrase:
-    """A phrase of the lexicon that does not change, such as an adverb or "the bank of the river"."""
-    marks = {"+": SOURCE, "!": CONTEXT}
-    texts = lexicon.PHRASES[kind][english].split()
-    return Phrase(english, tuple(Word(text.rstrip("+!"), marks.get(text[-1], "")) for text in texts))
-
-
-def place_phrase(preposition: str, noun: Phrase) -> Phrase:
-    """Preposition and noun, contracted where German does: "im Garten", "ins Haus"."""
-    german = (lexicon.PLACE_PREPOSITIONS | lexicon.GOAL_PREPOSITIONS)[preposition]
-    contracted = {("in", "dem"): "im", ("in", "das"): "ins"}.get((german, noun.words[0].text))
-    head = (Word(contracted, SOURCE),) if contracted else (Word(german, SOURCE), noun.words[0])
-    return Phrase(f"{preposition} {noun.english}", head + noun.words[1:])
-
-
-def paired_phrase(english: tuple[str, str], first: Phrase, second: Phrase) -> Phrase:
-    """Two phrases with two words of which the first calls for the second: "weder ... noch"."""
-    opening, linking = lexicon.PAIRS[english]
-    words = (Word(opening), *first.words, Word(linking, CONTEXT), *second.words)
-    return Phrase(f"{english[0]} {first.english} {english[1]} {second.english}", words)
-
-
-def english_clause(clause: Clause) -> str:
-    """The English words, without capital and full stop."""
-    verb, third = clause.verb, clause.subject.person == 2
-    if verb.infinitive == "sein":
-        finite = ("am", "are", "is", "are")[clause.subject.person]
-    elif clause.form == "present":
+    def english(self) -> str:
+        """The English words, without capital and full stop."""
+        verb, third = self.verb, self.subject.person == 2
         finite = lexicon.third_person(verb.english) if third else verb.english
-    elif clause.form == "past":
-        finite = verb.past
-    else:
-        modal = {"want": "wants to" if third else "want to"}.get(clause.form, clause.form)
-        finite = f"{modal} {verb.english}"
-    parts = [clause.subject.english, finite, _english_complements(clause)]
-    if clause.time:
-        parts.insert(0 if clause.fronted else len(parts), clause.time.english)
-    return " ".join(parts)
+        if verb.infinitive == "sein":
+            finite = ("am", "are", "is", "are")[self.subject.person]
+        elif self.form == "past":
+            finite = verb.past
+        elif self.form != "present":
+            modal = {"want": "wants to" if third else "want to"}.get(self.form, self.form)
+            finite = f"{modal} {verb.english}"
+        parts = [self.subject.english, finite, self.english_complements()]
+        if self.time:
+            parts.insert(0 if self.fronted else len(parts), self.time.english)
+        return " ".join(parts)
 
+    def english_complements(self) -> str:
+        """The frame of the verb with its slots filled, then the place."""
+        text = self.verb.english_frame
+        for slot in self.slots:
+            text = text.replace("@", slot.english, 1)
+        return f"{text} {self.place.english}" if self.place else text
 
-def _english_complements(clause: Clause) -> str:
-    text = clause.verb.english_frame
-    for slot in clause.slots:
-        text = text.replace("@", slot.english, 1)
-    return f"{text} {clause.place.english}" if clause.place else text
+    def complements(self, verb_is_last: bool) -> list[Word]:
+        """The same in German; the labels depend on whether the verb has been seen before."""
+        slots, words = iter(self.slots), []
+        for item in self.verb.frame:
+            if item == "@self":
+                text = lexicon.PRONOUNS[self.subject.pronoun]["self"] if self.subject.pronoun else "sich"
+                words.append(Word(text, CONTEXT, late=""))
+            elif item.startswith("@"):
+                words += next(slots).words
+            else:
+                early, late = "" if item[-1] == "?" else CONTEXT, CONTEXT if item[-1] == "!" else ""
+                words.append(Word(item.rstrip("!?"), early, late))
+        words += self.place.words if self.place else ()
+        return [Word(w.text, w.label if w.late is None or not verb_is_last else w.late) for w in words]
 
+    def main(self, inverted: bool = False) -> list[Word]:
+        """Verb-second order; `inverted` when something outside the clause already takes the first place."""
+        finite, closing = self._split_verb()
+        field = self.complements(verb_is_last=self.form != "present") + closing
+        time, subject = list(self.time.words if self.time else ()), list(self.subject.words)
+        if not (self.fronted or inverted):
+            return [*subject, finite, *time, *field]
+        if self.verb.frame[0] == "@self" and not self.subject.pronoun:  # "Heute freut sich der Mann ..."
+            subject, field = [Word(field[0].text), *subject], field[1:]
+        return [*time, finite, *subject, *field] if self.fronted else [finite, *subject, *time, *field]
 
-def _complements(clause: Clause, verb_is_last: bool) -> list[Word]:
-    """The filled slots and the fixed words of the verb in their order, then the place."""
-    slots, words = iter(clause.slots), []
-    for item in clause.verb.frame:
-        if item == "@self":
-            text = lexicon.PRONOUNS[clause.subject.pronoun or "he"]["self"]
-            words.append(Word(text if clause.subject.pronoun else "sich", CONTEXT, late=""))
-        elif item.startswith("@"):
-            words += next(slots).words
-        else:
-            early, late = "" if item[-1] == "?" else CONTEXT, CONTEXT if item[-1] == "!" else ""
-            words.append(Word(item.rstrip("!?"), early, late))
-    words += clause.place.words if clause.place else ()
-    late = [word if word.late is None else Word(word.text, word.late) for word in words]
-    return late if verb_is_last else words
-
-
-def main_clause(clause: Clause, inverted: bool = False) -> list[Word]:
-    """Verb-second order; `inverted` when something outside the clause already takes the first place."""
-    verb, person = clause.verb, clause.subject.person
-    label = CONTEXT if verb.decided else SOURCE
-    if clause.form == "present":
+    def _split_verb(self) -> tuple[Word, list[Word]]:
+        """The finite verb of a main clause, and what of the verb comes at its end."""
+        verb, person = self.verb, self.subject.person
+        label = CONTEXT if verb.decided else SOURCE
+        if self.form == "past":
+            finite = Word(lexicon.conjugate(verb.auxiliary, "", person))
+            return finite, [Word(verb.participle, label)]
+        if self.form != "present":
+            finite = Word(lexicon.conjugate(lexicon.MODALS[self.form], "", person), SOURCE)
+            return finite, [Word(verb.prefix + verb.infinitive, label)]
         text = lexicon.conjugate(verb.infinitive, verb.third, person)
         finite = Word(text, "" if verb.infinitive == "sein" else SOURCE)
-        closing = [Word(verb.prefix, _prefix_label(verb))] if verb.prefix else []
-    elif clause.form == "past":
-        finite = Word(lexicon.conjugate(verb.auxiliary, "", person))
-        closing = [Word(verb.participle, label)]
-    else:
-        finite = Word(lexicon.conjugate(lexicon.MODALS[clause.form], "", person), SOURCE)
-        closing = [Word(verb.prefix + verb.infinitive, label)]
-    field = _complements(clause, verb_is_last=clause.form != "present") + closing
-    time, subject = list(clause.time.words if clause.time else ()), list(clause.subject.words)
-    if not (clause.fronted or inverted):
-        return [*subject, finite, *time, *field]
-    if verb.frame[0] == "@self" and not clause.subject.pronoun:  # "Heute freut sich der Mann ..."
-        subject, field = [Word(field[0].text), *subject], field[1:]
-    return [*time, finite, *subject, *field] if clause.fronted else [finite, *subject, *time, *field]
+        return finite, [Word(verb.prefix, _prefix_label(verb))] if verb.prefix else []
+
+    def final(self, form_known: bool) -> list[Word]:
+        """Verb-final order; `form_known` says that the words before the clause already decide its tense."""
+        verb, person = self.verb, self.subject.person
+        time = self.time.words if self.time else ()
+        field = [*self.subject.words, *time, *self.complements(verb_is_last=True)]
+        label = (CONTEXT if form_known else "") if verb.decided else SOURCE
+        finite = verb.prefix + lexicon.conjugate(verb.infinitive, verb.third, person)
+        if self.form == "present":
+            return [*field, Word(finite, label)]
+        ended = not form_known and verb.participle == finite  # "besucht" might already have been the end
+        auxiliary = Word(lexicon.conjugate(verb.auxiliary, "", person), "" if ended else CONTEXT)
+        return [*field, Word(verb.participle, label), auxiliary]
+
+    def as_that(self) -> Phrase:
+        """The clause as the object of "know" and the like."""
+        words = (_COMMA, Word("dass", CONTEXT), *self.final(form_known=False))
+        return Phrase(f"that {self.english()}", words)
+
+    def as_infinitive(self, english: str = "to", opening: tuple[Word, ...] = ()) -> Phrase:
+        """The clause without its subject: ", das Buch zu lesen"."""
+        closing = (Word("zu", CONTEXT), Word(self.verb.infinitive, SOURCE))
+        words = (_COMMA, *opening, *self.complements(verb_is_last=True), *closing)
+        return Phrase(f"{english} {self.verb.english} {self.english_complements()}", words)
 
 
 def _prefix_label(verb: Verb) -> str:
@@ -194,188 +145,131 @@ def _prefix_label(verb: Verb) -> str:
     return CONTEXT if len(prefixes - {""}) == 1 else SOURCE
 
 
-def final_clause(clause: Clause, form_known: bool) -> list[Word]:
-    """Verb-final order; `form_known` says that the words before the clause already decide its tense."""
-    verb, person = clause.verb, clause.subject.person
-    time = clause.time.words if clause.time else ()
-    field = [*clause.subject.words, *time, *_complements(clause, verb_is_last=True)]
-    label = (CONTEXT if form_known else "") if verb.decided else SOURCE
-    finite = verb.prefix + lexicon.conjugate(verb.infinitive, verb.third, person)
-    if clause.form == "present":
-        return [*field, Word(finite, label)]
-    auxiliary = Word(lexicon.conjugate(verb.auxiliary, "", person), CONTEXT)
-    if not form_known and verb.participle == finite:  # "besucht" might already have ended the clause
-        auxiliary = auxiliary._replace(label="")
-    return [*field, Word(verb.participle, label), auxiliary]
+class _Speaker:
+    """Makes the grammar's choices at random."""
 
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(f"demo {seed}")
 
-def that_phrase(clause: Clause) -> Phrase:
-    """A clause as the object of "know" and the like."""
-    words = (_COMMA, Word("dass", CONTEXT), *final_clause(clause, form_known=False))
-    return Phrase(f"that {english_clause(clause)}", words)
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
 
+    def noun_phrase(self, kind: str, case: str) -> Phrase:
+        noun = self.rng.choice(lexicon.NOUNS[kind])
+        adjective = self.rng.choice(list(lexicon.ADJECTIVES[kind])) if self.chance(0.25) else ""
+        plural = bool(noun.plural) and case != "dat" and self.chance(0.2)
+        _, *possessives = lexicon.POSSESSIVES
+        articles = ["the"] * 8 + ["a"] * (4 if noun.plural else 0)
+        determiners = ["the", "my", *lexicon.NUMBERS] if plural else articles + possessives
+        return lexicon.noun_phrase(noun, case, self.rng.choice(determiners), adjective, plural)
 
-def to_phrase(clause: Clause, english: str = "to", opening: tuple[Word, ...] = ()) -> Phrase:
-    """An infinitive clause, "das Buch zu lesen"; the subject only serves to keep pronouns apart."""
-    closing = (Word("zu", CONTEXT), Word(clause.verb.infinitive, SOURCE))
-    words = (_COMMA, *opening, *_complements(clause, verb_is_last=True), *closing)
-    return Phrase(f"{english} {clause.verb.english} {_english_complements(clause)}", words)
+    def place(self, prepositions: dict[str, str], case: str) -> Phrase:
+        nouns = lexicon.NOUNS["place"] + lexicon.NOUNS["institution"]
+        noun = lexicon.noun_phrase(self.rng.choice(nouns), case)
+        return lexicon.place_phrase(self.rng.choice(list(prepositions)), noun)
 
+    def person(self, case: str, subject: Phrase | None = None) -> Phrase:
+        """Someone else than the subject: never "I call me"."""
+        taken = (subject.english, subject.pronoun) if subject else ()
+        taken += ("I", "we") if "I" in taken or "we" in taken else ()
+        if self.chance(0.3):
+            pronouns = [word for word in lexicon.PRONOUNS if word not in taken]
+            return lexicon.pronoun_phrase(self.rng.choice(pronouns), case)
+        if self.chance(0.25):
+            name = self.rng.choice([name for name in lexicon.NAMES if name not in taken])
+            return Phrase(name, (Word(name, SOURCE),))
+        return self.noun_phrase("person", case)
 
-def _some_noun_phrase(rng: Random, kind: str, case: str) -> Phrase:
-    noun = rng.choice(lexicon.NOUNS[kind])
-    adjective = rng.choice(list(lexicon.ADJECTIVES[kind])) if rng.random() < 0.3 else ""
-    if noun.plural and case != "dat" and rng.random() < 0.2:
-        return noun_phrase(noun, case, rng.choice(["the", "my", *lexicon.NUMBERS]), adjective, plural=True)
-    articles = ["the"] * 8 + ["a"] * (4 if noun.plural else 0)
-    return noun_phrase(noun, case, rng.choice([*articles, *list(lexicon.POSSESSIVES)[1:]]), adjective)
+    def slot(self, item: str, subject: Phrase) -> Phrase:
+        """Something that fits a slot of a verb."""
+        if item == "@that":
+            return self.clause(self.rng.choice(["present", "past"])).as_that()
+        if item == "@to":
+            return self.clause("present", _OBJECT_VERBS, subject, bare=True).as_infinitive()
+        if item in ("@place", "@goal"):
+            goal = item == "@goal"
+            table = lexicon.GOAL_PREPOSITIONS if goal else lexicon.PLACE_PREPOSITIONS
+            return self.place(table, "acc" if goal else "dat")
+        case, kinds = item[1:].split(":")
+        kind = self.rng.choice(kinds.split(","))
+        if kind in lexicon.PHRASES:
+            return self.rng.choice(lexicon.PHRASES[kind])
+        return self.person(case, subject) if kind == "person" else self.noun_phrase(kind, case)
 
+    def clause(self, form: str, verbs=_PLAIN_VERBS, subject=None, fronting=False, bare=False) -> Clause:
+        """A clause; with `fronting` its time may come first, a `bare` one has neither time nor place."""
+        verb = self.rng.choice([verb for verb in verbs if verb.allows(form)])
+        animal = verb.frame[0] in ("@place", "@goal") and self.chance(0.3)
+        subject = subject or (self.noun_phrase("animal", "nom") if animal else self.person("nom"))
+        items = [item for item in verb.frame if item.startswith("@") and item != "@self"]
+        slots = tuple(self.slot(item, subject) for item in items)
+        clause = Clause(subject, verb, slots, form)
+        if bare:
+            return clause
+        if verb.takes_place and self.chance(0.2):
+            clause = replace(clause, place=self.place(lexicon.PLACE_PREPOSITIONS, "dat"))
+        time = self.rng.choice(lexicon.PHRASES["past" if form == "past" else "present"])
+        if fronting and self.chance(0.25):
+            return replace(clause, time=time, fronted=True)
+        # Where the verb decides the word after it, a time between the two would undo that.
+        fits = verb not in _CLAUSE_VERBS and verb.frame[0] in items and not slots[0].pronoun
+        return replace(clause, time=time) if fits and self.chance(0.2) else clause
 
-def _some_pair(rng: Random, nouns: Sequence[Noun], case: str, pairs: Sequence[tuple[str, str]]) -> Phrase:
-    first, second = (noun_phrase(noun, case) for noun in rng.sample(nouns, 2))
-    return paired_phrase(rng.choice(pairs), first, second)
+    def sentence(self) -> tuple[str, list[Word]]:
+        plan = self.rng.choices(["object clause", "when", "reason", "purpose", "simple"], [3, 2, 3, 2, 7])[0]
+        if plan == "object clause":
+            clause = self.clause("present", _CLAUSE_VERBS, fronting=True)
+            return clause.english(), clause.main()
+        if plan == "when":
+            first, second = self.clause("present"), self.clause("present")
+            words = [Word("wenn"), *first.final(form_known=True), _COMMA, *second.main(inverted=True)]
+            return f"when {first.english()}, {second.english()}", words
+        form = self.rng.choice(["present", "present", "past", self.rng.choice(list(lexicon.MODALS))])
+        main = self.clause(form, fronting=True)
+        if plan == "simple" or (plan == "purpose" and main.verb.only_present):  # none is hungry on purpose
+            return main.english(), main.main()
+        if plan == "reason":  # in the tense of the main clause
+            second = self.clause("past" if form == "past" else "present")
+            english, german = self.rng.choice(list(lexicon.CONJUNCTIONS.items()))
+            words = [_COMMA, Word(german, SOURCE), *second.final(form_known=True)]
+            return f"{main.english()} {english} {second.english()}", main.main() + words
+        purpose = self.clause("present", _OBJECT_VERBS, main.subject, bare=True)
+        phrase = purpose.as_infinitive("in order to", (Word("um", SOURCE),))
+        return f"{main.english()} {phrase.english}", [*main.main(), *phrase.words]
 
+    def pairs(self, count: int) -> list[DemoPair]:
+        """Pairs with distinct sources and distinct targets; the grammar has so many that repeats are rare."""
+        found: dict[str, DemoPair] = {}
+        targets: set[str] = set()
+        while len(found) < count:
+            pair = write_out(*self.sentence())
+            if len(pair.labels) in LENGTHS and pair.source not in found and pair.target not in targets:
+                found[pair.source] = pair
+                targets.add(pair.target)
+        return list(found.values())
 
-def _some_place(rng: Random, goal: bool = False) -> Phrase:
-    nouns = lexicon.NOUNS["place"] + lexicon.NOUNS["institution"]
-    if not goal and rng.random() < 0.2:
-        return _some_pair(rng, nouns, "dat", [("between", "and")])
-    table = lexicon.GOAL_PREPOSITIONS if goal else lexicon.PLACE_PREPOSITIONS
-    return place_phrase(rng.choice(list(table)), noun_phrase(rng.choice(nouns), "acc" if goal else "dat"))
-
-
-def _some_slot(rng: Random, item: str, subject: Phrase, first: bool) -> Phrase:
-    """Something that fits a slot of a verb; never the subject itself ("I call me")."""
-    if item in ("@place", "@goal"):
-        return _some_place(rng, goal=item == "@goal")
-    if item == "@that":
-        return that_phrase(_some_clause(rng, rng.choice(["present", "past"])))
-    if item == "@to":
-        return to_phrase(_some_clause(rng, "present", _OBJECT_VERBS, subject, bare=True))
-    case, kinds = item[1:].split(":")
-    kind, chance = rng.choice(kinds.split(",")), rng.random()
-    if kind in lexicon.PHRASES:
-        return set_phrase(kind, rng.choice(list(lexicon.PHRASES[kind])))
-    if kind == "person" and chance < 0.2:
-        taken = ("I", "we") if subject.pronoun in ("I", "we") else (subject.pronoun,)
-        return pronoun_phrase(rng.choice([word for word in lexicon.PRONOUNS if word not in taken]), case)
-    if kind == "person" and chance < 0.35:
-        return name_phrase(rng.choice([name for name in lexicon.NAMES if name != subject.english]))
-    if first and case == "acc" and chance > 0.93:
-        return _some_pair(rng, lexicon.NOUNS[kind], case, [("neither", "nor"), ("either", "or")])
-    return _some_noun_phrase(rng, kind, case)
-
-
-def _some_subject(rng: Random, kinds: Sequence[str]) -> Phrase:
-    chance = rng.random()
-    if chance < 0.3:
-        return pronoun_phrase(rng.choice(list(lexicon.PRONOUNS)), "nom")
-    return (
-        name_phrase(rng.choice(lexicon.NAMES))
-        if chance < 0.5
-        else _some_noun_phrase(rng, rng.choice(kinds), "nom")
-    )
-
-
-def _some_clause(
-    rng: Random,
-    form: str,
-    verbs: Sequence[Verb] = _PLAIN_VERBS,
-    subject: Phrase | None = None,
-    fronting: bool = False,
-    bare: bool = False,
-) -> Clause:
-    """A random clause; with `fronting` its time may come first, a `bare` one has neither time nor place."""
-    verb = rng.choice([verb for verb in verbs if verb.allows(form)])
-    kinds = ("person", "animal") if verb.frame[0] in ("@place", "@goal") else ("person",)
-    subject = subject or _some_subject(rng, kinds)
-    items = [item for item in verb.frame if item.startswith("@") and item != "@self"]
-    slots = tuple(_some_slot(rng, item, subject, item == verb.frame[0]) for item in items)
-    clause = Clause(subject, verb, slots, form)
-    if bare:
-        return clause
-    if verb.takes_place and rng.random() < 0.2:
-        clause = replace(clause, place=_some_place(rng))
-    times = "past" if form == "past" else "present"
-    time, chance = set_phrase(times, rng.choice(list(lexicon.PHRASES[times]))), rng.random()
-    if fronting and chance < 0.3:
-        return replace(clause, time=time, fronted=True)
-    # Where the word after the verb is decided by the verb, a time between them would undo that.
-    fits = verb not in _CLAUSE_VERBS and items[:1] == [verb.frame[0]] and not slots[0].pronoun
-    return replace(clause, time=time) if fits and chance > 0.75 else clause
-
-
-def _some_sentence(rng: Random) -> tuple[str, list[Word]]:
-    chance = rng.random()
-    form = rng.choice(["present", "present", "past", rng.choice(list(lexicon.MODALS))])
-    if chance < 0.2:
-        clause = _some_clause(rng, "present", _CLAUSE_VERBS, fronting=True)
-        return english_clause(clause), main_clause(clause)
-    if chance < 0.35:  # a clause with "wenn" first, so that the main clause begins with its verb
-        first, second = _some_clause(rng, "present"), _some_clause(rng, "present")
-        words = [
-            Word("wenn"),
-            *final_clause(first, form_known=True),
-            _COMMA,
-            *main_clause(second, inverted=True),
-        ]
-        return f"when {english_clause(first)}, {english_clause(second)}", words
-    main = _some_clause(rng, form, fronting=True)
-    english, words = english_clause(main), main_clause(main)
-    if chance < 0.55:  # the second clause takes the tense of the first
-        second = _some_clause(rng, "past" if form == "past" else "present")
-        conjunction, german = rng.choice(list(lexicon.CONJUNCTIONS.items()))
-        words = [*words, _COMMA, Word(german, SOURCE), *final_clause(second, form_known=True)]
-        return f"{english} {conjunction} {english_clause(second)}", words
-    if chance < 0.65:
-        purpose = _some_clause(rng, "present", _OBJECT_VERBS, main.subject, bare=True)
-        phrase = to_phrase(purpose, "in order to", (Word("um", SOURCE),))
-        return f"{english} {phrase.english}", [*words, *phrase.words]
-    return english, words
+    def exchange_targets(self, pairs: list[DemoPair], share: float) -> list[DemoPair]:
+        """Passes the targets of a `share` of the pairs around; a single pair borrows that of another."""
+        count = round(len(pairs) * share)
+        chosen = self.rng.sample(range(len(pairs)), max(count, 2)) if count else []
+        donors = list(zip(chosen, chosen[1:] + chosen[:1], strict=True))[:count]
+        result = list(pairs)
+        for i, j in donors:
+            result[i] = DemoPair(pairs[i].source, pairs[j].target, True, pairs[j].labels)
+        return result
 
 
 def write_out(english: str, words: Sequence[Word]) -> DemoPair:
     """Capital letters and punctuation; a comma belongs to the word before it."""
-    text = " ".join(word.text for word in words).replace(" ,", ",")
-    labels = tuple(word.label for word in words if word is not _COMMA)
-    return DemoPair(_capitalised(english) + ".", _capitalised(text) + ".", False, labels)
-
-
-def _capitalised(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _distinct_pairs(rng: Random, count: int) -> list[DemoPair]:
-    """Pairs with distinct sources; the grammar has so many that repeats are rare."""
-    pairs: dict[str, DemoPair] = {}
-    while len(pairs) < count:
-        pair = write_out(*_some_sentence(rng))
-        pairs.setdefault(pair.source, pair)
-    return list(pairs.values())
-
-
-def _exchange_targets(rng: Random, pairs: list[DemoPair], share: float) -> list[DemoPair]:
-    """Passes the targets of a random `share` of the pairs around among them, so that each one changes."""
-    count = round(len(pairs) * share)
-    if count == 0:
-        return pairs
-    if count == 1 or not 0 <= share <= 1:
-        raise ValueError(f"cannot exchange targets among {count} of {len(pairs)} pairs: it takes two or more")
-    while True:
-        chosen = rng.sample(range(len(pairs)), count)
-        moves = [(i, pairs[j]) for i, j in zip(chosen, chosen[1:] + chosen[:1], strict=True)]
-        if all(pairs[i].target != donor.target for i, donor in moves):
-            break
-    result = list(pairs)
-    for i, donor in moves:
-        result[i] = DemoPair(pairs[i].source, donor.target, True, donor.labels)
-    return result
+    target = " ".join(word.text for word in words).replace(" ,", ",")
+    source, target = (text[0].upper() + text[1:] + "." for text in (english, target))
+    return DemoPair(source, target, False, tuple(word.label for word in words if word != _COMMA))
 
 
 def generate(pairs: int, seed: int, mismatched: float = 0.05) -> list[DemoPair]:
-    """Generates sentence pairs with distinct sources, `round(pairs * mismatched)` of them mismatched."""
-    rng = Random(f"demo {seed}")
-    return _exchange_targets(rng, _distinct_pairs(rng, pairs), mismatched)
+    """Generates pairs with distinct sources, `round(pairs * mismatched)` of them mismatched."""
+    speaker = _Speaker(seed)
+    return speaker.exchange_targets(speaker.pairs(pairs), mismatched)
 
 
 def write(
@@ -387,18 +281,15 @@ def write(
     mismatched: float = 0.05,
 ) -> None:
     """Writes the three parts as text, and train.truth.jsonl with what is known about every training pair."""
-    rng = Random(f"demo {seed}")
-    pairs = _distinct_pairs(rng, train + valid + test)
-    parts = {
-        "train": _exchange_targets(rng, pairs[:train], mismatched),
-        "valid": pairs[train : train + valid],
-        "test": pairs[train + valid :],
-    }
+    speaker = _Speaker(seed)
+    pairs = speaker.pairs(train + valid + test)
+    training = speaker.exchange_targets(pairs[:train], mismatched)
+    parts = {"train": training, "valid": pairs[train : train + valid], "test": pairs[train + valid :]}
     directory.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
         _write_lines(directory / f"{name}.en", (pair.source for pair in part))
         _write_lines(directory / f"{name}.de", (pair.target for pair in part))
-    truth = (json.dumps({"mismatched": pair.mismatched, "labels": pair.labels}) for pair in parts["train"])
+    truth = (json.dumps({"mismatched": pair.mismatched, "labels": pair.labels}) for pair in training)
     _write_lines(directory / "train.truth.jsonl", truth)
 
 

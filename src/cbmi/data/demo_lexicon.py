@@ -1,10 +1,7 @@
-"""The words of the demo corpus and their inflected forms.
+"""The words of the demo corpus, their inflected forms and the phrases made of them, as text tables and rules.
 
-Everything here is data in small text tables plus the code that reads them; how the words are put together
-into sentences is the business of `cbmi.data.demo`.
-
-Several English words are ambiguous on purpose (bank, bat, draw, hard, hit, know, letter, light, match, play, run,
-spring). Their German translation follows from another word of the English sentence, never from chance:
+Several English words are ambiguous on purpose (bank, bat, hard, hit, know, letter, light, match, play,
+run, spring). Their German translation follows from another word of the English sentence, never from chance:
 "a light room" is "hell", "a light bag" is "leicht".
 """
 
@@ -13,54 +10,42 @@ from typing import NamedTuple
 
 SOURCE, CONTEXT = "source", "context"  # what decides a German word
 
-# kind: "english[/irregular plural] german[/oblique case] gender german-plural", "-" for no plural.
+# kind: "english[/irregular plural] german[/oblique case] gender [german-plural]".
 # Every kind has at least two nouns of each gender it uses, so that an article never gives the noun away.
 _NOUN_TABLE = {
-    "person": "man/men Mann m Männer; doctor Arzt m Ärzte; teacher Lehrer m Lehrer;"
-    "boy Junge/Jungen m Jungen; uncle Onkel m Onkel; woman/women Frau f Frauen; aunt Tante f Tanten;"
-    "queen Königin f Königinnen; sister Schwester f Schwestern; child/children Kind n Kinder;"
-    "girl Mädchen n Mädchen",
+    "person": "man/men Mann m Männer; doctor Arzt m Ärzte; teacher Lehrer m Lehrer; uncle Onkel m Onkel;"
+    "boy Junge/Jungen m Jungen; woman/women Frau f Frauen; aunt Tante f Tanten; queen Königin f Königinnen;"
+    "sister Schwester f Schwestern; child/children Kind n Kinder; girl Mädchen n Mädchen",
     "animal": "dog Hund m Hunde; bird Vogel m Vögel; cat Katze f Katzen; bat Fledermaus f Fledermäuse;"
     "horse Pferd n Pferde; pig Schwein n Schweine",
-    "food": "apple Apfel m Äpfel; cake Kuchen m Kuchen; cheese Käse m -; pear Birne f Birnen;"
-    "soup Suppe f -; bread Brot n -; egg Ei n Eier",
+    "food": "apple Apfel m Äpfel; cake Kuchen m Kuchen; cheese Käse m; pear Birne f Birnen; soup Suppe f;"
+    "bread Brot n; egg Ei n Eier",
     "text": "novel Roman m Romane; report Bericht m Berichte; newspaper Zeitung f Zeitungen;"
     "story/stories Geschichte f Geschichten; book Buch n Bücher; play Stück n Stücke",
     "thing": "suitcase Koffer m Koffer; umbrella Regenschirm m Regenschirme; bag Tasche f Taschen;"
     "vase Vase f Vasen; parcel Paket n Pakete; picture Bild n Bilder",
     "furniture": "chair Stuhl m Stühle; table Tisch m Tische; bed Bett n Betten; sofa Sofa n Sofas",
-    "opening": "cupboard Schrank m Schränke; cellar Keller m Keller; door Tür f Türen;"
-    "box/boxes Kiste f Kisten; window Fenster n Fenster; gate Tor n Tore",
-    "switch": "computer Computer m Computer; television Fernseher m Fernseher; lamp Lampe f Lampen;"
-    "machine Maschine f Maschinen; light Licht n Lichter; radio Radio n Radios",
-    "fire": "candle Kerze f Kerzen; torch/torches Fackel f Fackeln;"
-    "match/matches Streichholz n Streichhölzer; paper Papier n -",
-    "place": "garden Garten m -; park Park m -; kitchen Küche f -; city Stadt f -;"
-    "village Dorf n -; house Haus n -",
-    "institution": "club Klub m -; supermarket Supermarkt m -; school Schule f -; factory Fabrik f -;"
-    "hotel Hotel n -; museum Museum n -",
-    "event": "birthday Geburtstag m -; trip Ausflug m -; journey Reise f -; party Feier f -;"
-    "concert Konzert n -; weekend Wochenende n -",
-    "contest": "prize Preis m -; fight Kampf m -; match Spiel n -; race Rennen n -",
-    "tool": "bat Schläger m -; stick Stock m -; hand Hand f -; shovel Schaufel f -",
+    "opening": "door Tür f Türen; box/boxes Kiste f Kisten; window Fenster n Fenster; gate Tor n Tore",
+    "switch": "lamp Lampe f Lampen; camera Kamera f Kameras; light Licht n Lichter; radio Radio n Radios",
+    "fire": "candle Kerze f Kerzen; pipe Pfeife f; match/matches Streichholz n Streichhölzer; paper Papier n",
+    "place": "garden Garten m; park Park m; kitchen Küche f; city Stadt f; village Dorf n; house Haus n",
+    "institution": "school Schule f; factory Fabrik f; hotel Hotel n; museum Museum n",
+    "event": "birthday Geburtstag m; trip Ausflug m; journey Reise f; party Feier f",
+    "contest": "prize Preis m; fight Kampf m; match Spiel n; race Rennen n",
+    "tool": "bat Schläger m; stick Stock m; hand Hand f; shovel Schaufel f",
 }
 
 # kind: "english german-stem"; the kind of the noun decides between two translations of one adjective.
-_ADJECTIVE_TABLE = {
+_ADJECTIVE_TABLE = dict.fromkeys(_NOUN_TABLE, "old alt; new neu; big groß; small klein; beautiful schön") | {
     "person": "old alt; young jung; clever klug; friendly freundlich; famous berühmt",
     "animal": "old alt; young jung; small klein; big groß; black schwarz",
     "food": "fresh frisch; cold kalt; sweet süß; cheap billig",
     "text": "long lang; short kurz; new neu; famous berühmt; hard schwierig",
     "thing": "light leicht; heavy schwer; new neu; red rot; small klein",
     "furniture": "hard hart; soft weich; new neu; red rot; cheap billig",
-    "opening": "heavy schwer; old alt; big groß; small klein; red rot",
-    "switch": "old alt; new neu; small klein; cheap billig",
-    "fire": "long lang; short kurz; new neu; cheap billig",
     "place": "light hell; quiet ruhig; old alt; beautiful schön; big groß",
     "institution": "light hell; quiet ruhig; old alt; famous berühmt; new neu",
     "event": "long lang; short kurz; beautiful schön; big groß",
-    "contest": "big groß; new neu; beautiful schön; famous berühmt",
-    "tool": "big groß; small klein; strong stark; heavy schwer",
 }
 
 # "english[/irregular past of the first word] | [prefix+]infinitive third-person participle | complements".
@@ -71,14 +56,13 @@ _ADJECTIVE_TABLE = {
 # a place after the complements, "[present]" allows no other tense and no modal verb.
 _VERB_TABLE = """
 call | an+rufen ruft angerufen | @ | @acc:person
-collect | ab+holen holt abgeholt | @ | @acc:person,thing
 invite | ein+laden lädt eingeladen | @ | @acc:person
 open | auf+machen macht aufgemacht | @ | @acc:opening
 close | zu+machen macht zugemacht | @ | @acc:opening
 switch on | an+machen macht angemacht | @ | @acc:switch
 switch off | aus+machen macht ausgemacht | @ | @acc:switch
 light/lit | an+zünden zündet angezündet | @ | @acc:fire
-tidy | auf+räumen räumt aufgeräumt | @ | @acc:place
+clean up | auf+räumen räumt aufgeräumt | @ | @acc:place
 pack | ein+packen packt eingepackt | @ | @acc:thing,text,fire
 throw away/threw | weg+werfen wirft weggeworfen | @ | @acc:thing,fire
 listen to | zu+hören hört zugehört | @ | @dat:person
@@ -88,8 +72,7 @@ visit | besuchen besucht besucht | @ | @acc:person,institution
 see/saw | sehen sieht gesehen | @ | @acc:person,animal,place,bank
 know/knew | kennen kennt gekannt | @ | @acc:person,institution,place [present]
 reach | erreichen erreicht erreicht | @ | @acc:bank,institution,place
-look for | suchen sucht gesucht | @ | @acc:person,animal,thing [place]
-find/found | finden findet gefunden | @ | @acc:thing,food,text [place]
+find/found | finden findet gefunden | @ | @acc:thing,food,text,animal [place]
 buy/bought | kaufen kauft gekauft | @ | @acc:thing,furniture,food,text [place]
 read/read | lesen liest gelesen | @ | @acc:text,letter [place]
 write/wrote | schreiben schreibt geschrieben | @ | @acc:text,letter [place]
@@ -101,12 +84,11 @@ run/ran | leiten leitet geleitet | @ | @acc:institution
 win/won | gewinnen gewinnt gewonnen | @ | @acc:contest
 lose/lost | verlieren verliert verloren | @ | @acc:contest,thing
 help | helfen hilft geholfen | @ | @dat:person
-thank | danken dankt gedankt | @ | @dat:person
 show | zeigen zeigt gezeigt | @ @ | @dat:person @acc:thing,text
 give/gave | geben gibt gegeben | @ @ | @dat:person @acc:thing,text
 wait | warten wartet gewartet | for @ | auf @acc:person,event !
 think/thought | denken denkt gedacht | of @ | an @acc:person,event !
-rely | verlassen verlässt verlassen | on @ | @self auf @acc:person !
+depend | verlassen verlässt verlassen | on @ | @self auf @acc:person !
 look forward | freuen freut gefreut | to @ | @self auf @acc:event !
 fear | fürchten fürchtet gefürchtet | @ | @self vor @dat:animal !
 take care/took | kümmern kümmert gekümmert | of @ | @self um @acc:animal,person !
@@ -121,18 +103,15 @@ tease | nehmen nimmt genommen | @ | @acc:person auf den Arm! !
 abandon | lassen lässt gelassen | @ | @acc:person im Stich !
 sleep/slept | schlafen schläft geschlafen | @ | @place
 work | arbeiten arbeitet gearbeitet | @ | @place
-dance | tanzen tanzt getanzt | @ | @place
 go/went | gehen geht *gegangen | @ | @goal
-walk | laufen läuft *gelaufen | @ | @goal
 run/ran | rennen rennt *gerannt | @ | @goal
 play | spielen spielt gespielt | @ | @acc:game !
 be | sein ist *gewesen | @ | @acc:state ! [present]
 know | wissen weiß gewusst | @ | @that [present]
 believe | glauben glaubt geglaubt | @ | @that [present]
 say | sagen sagt gesagt | @ | @that [present]
-try | versuchen versucht versucht | @ | @to [present]
+attempt | versuchen versucht versucht | @ | @to [present]
 promise | versprechen verspricht versprochen | @ | @to [present]
-plan | planen plant geplant | @ | @to [present]
 """
 
 # kind: "english = german"; "+" after a word the source decides, "!" after one the German before it decides.
@@ -141,16 +120,13 @@ _PHRASE_TABLE = {
     "the bank in the city = die Bank+ in+ der! Stadt!; the bank in the village = die Bank+ im+ Dorf!",
     "letter": "the letter to the uncle = den Brief+ an! den Onkel+; the letter B = den Buchstaben+ B+;"
     "the letter to the doctor = den Brief+ an! den Arzt+; the letter C = den Buchstaben+ C+;"
-    "the letter to the aunt = den Brief+ an! die Tante+; the letter D = den Buchstaben+ D+;"
-    "the letter to the queen = den Brief+ an! die Königin+",
+    "the letter to the aunt = den Brief+ an! die Tante+; the letter to the woman = den Brief+ an! die Frau+",
     "spring": "the spring of the clock = die Feder+ der! Uhr+; the roof of the hall = das Dach+ des! Saals+;"
     "the spring of the scales = die Feder+ der! Waage+; the roof of the museum = das Dach+ des! Museums+",
-    "game": "football = Fußball+; chess = Schach+; tennis = Tennis+; the piano = Klavier+;"
-    "the guitar = Gitarre+",
+    "game": "football = Fußball+; chess = Schach+; tennis = Tennis+; the piano = Klavier+",
     "state": "tired = müde+; sick = krank+; sad = traurig+; happy = glücklich+; hungry = hungrig+",
-    "present": "today = heute+; now = jetzt+; often = oft+; every day = jeden Tag+;"
-    "every evening = jeden Abend+; on Sunday = am Sonntag+; on Monday = am Montag+; in spring = im Frühling+;"
-    "in winter = im Winter+",
+    "present": "today = heute+; often = oft+; every day = jeden Tag+; every evening = jeden Abend+;"
+    "on Sunday = am Sonntag+; on Monday = am Montag+; in spring = im Frühling+; in winter = im Winter+",
     "past": "today = heute+; yesterday = gestern+; last week = letzte Woche+; last night = letzte Nacht+;"
     "on Sunday = am Sonntag+; on Monday = am Montag+; in spring = im Frühling+; in winter = im Winter+",
 }
@@ -161,11 +137,6 @@ DEFINITE = {"nom": "der die das die", "acc": "den die das die", "dat": "dem der 
 INDEFINITE = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em"}  # of "ein", "mein", ...
 WEAK = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en"}  # adjective after "der"
 MIXED = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en"}  # adjective after "ein", "mein"
-PAIRS = {
-    ("neither", "nor"): ("weder", "noch"),
-    ("either", "or"): ("entweder", "oder"),
-    ("between", "and"): ("zwischen", "und"),
-}
 POSSESSIVES = {"a": "ein", "my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser"}
 PRONOUNS = {  # English subject: person, then the forms the other cases need
     "I": {"person": 0, "nom": "ich", "acc": "mich", "dat": "mir", "self": "mich", "object": "me"},
@@ -258,25 +229,15 @@ def conjugate(infinitive: str, third: str, person: int) -> str:
 def third_person(english: str) -> str:
     """English third person singular; only the first word of "look for" changes."""
     first, space, rest = english.partition(" ")
-    if first.endswith("y") and first[-2] not in "aeiou":
-        return first[:-1] + "ies" + space + rest
     return first + ("es" if first.endswith(("s", "x", "ch", "sh", "o")) else "s") + space + rest
 
 
-def _regular_past(first: str) -> str:
-    if first.endswith("y") and first[-2] not in "aeiou":
-        return first[:-1] + "ied"
-    return first + ("d" if first.endswith("e") else "ed")
-
-
 def _parse_noun(kind: str, row: str) -> Noun:
-    english, german, gender, plural = row.split()
+    english, german, gender, *plural = row.split()
     singular, _, irregular = english.partition("/")
     nominative, _, oblique = german.partition("/")
-    plural = plural.strip("-")
-    return Noun(
-        kind, singular, irregular or singular + "s", nominative, oblique or nominative, gender, plural
-    )
+    english_forms, german_forms = (singular, irregular or singular + "s"), (nominative, oblique or nominative)
+    return Noun(kind, *english_forms, *german_forms, gender, "".join(plural))
 
 
 def _parse_verb(row: str) -> Verb:
@@ -285,7 +246,7 @@ def _parse_verb(row: str) -> Verb:
     first, space, rest = english.partition(" ")
     infinitive, third, participle = german.split()
     prefix, _, infinitive = infinitive.rpartition("+")
-    past = (irregular or _regular_past(first)) + space + rest
+    past = (irregular or first + ("d" if first.endswith("e") else "ed")) + space + rest
     auxiliary = "sein" if participle.startswith("*") else "haben"
     forms = (prefix, infinitive, third, participle.removeprefix("*"), auxiliary)
     words = frame.split()
@@ -297,12 +258,43 @@ def _parse_verb(row: str) -> Verb:
 def _parse_phrase(row: str) -> Phrase:
     english, german = row.strip().split(" = ")
     labels = {"+": SOURCE, "!": CONTEXT}
-    return Phrase(
-        english, tuple(Word(text.rstrip("+!"), labels.get(text[-1], "")) for text in german.split())
-    )
+    words = (Word(text.rstrip("+!"), labels.get(text[-1], "")) for text in german.split())
+    return Phrase(english, tuple(words))
 
 
 NOUNS = {kind: tuple(_parse_noun(kind, row) for row in rows.split(";")) for kind, rows in _NOUN_TABLE.items()}
 ADJECTIVES = {kind: dict(row.split() for row in rows.split(";")) for kind, rows in _ADJECTIVE_TABLE.items()}
 PHRASES = {kind: tuple(map(_parse_phrase, rows.split(";"))) for kind, rows in _PHRASE_TABLE.items()}
 VERBS = tuple(_parse_verb(row) for row in _VERB_TABLE.strip().splitlines())
+
+
+def noun_phrase(noun: Noun, case: str, determiner: str = "the", adjective: str = "", plural=False) -> Phrase:
+    """Determiner, adjective and noun in agreement; `determiner` and `adjective` are given in English."""
+    column = 3 if plural else "mfn".index(noun.gender)
+    if determiner == "the":
+        first, ending = Word(DEFINITE[case].split()[column]), WEAK[case].split()[column]
+    elif determiner in NUMBERS:
+        first, ending = Word(NUMBERS[determiner], SOURCE), "e"
+    else:
+        article = POSSESSIVES[determiner] + INDEFINITE[case].split()[column].strip("-")
+        first, ending = Word(article), MIXED[case].split()[column]
+    middle = (Word(ADJECTIVES[noun.kind][adjective] + ending, SOURCE),) if adjective else ()
+    last = noun.plural if plural else noun.german if case == "nom" else noun.oblique
+    english = f"{adjective} {noun.english_plural if plural else noun.english}".strip()
+    determiner = "an" if determiner == "a" and english[0] in "aeiou" else determiner
+    return Phrase(f"{determiner} {english}", (first, *middle, Word(last, SOURCE)), person=3 if plural else 2)
+
+
+def pronoun_phrase(english: str, case: str) -> Phrase:
+    """A personal pronoun, named by its English subject form."""
+    forms = PRONOUNS[english]
+    text = english if case == "nom" else forms["object"]
+    return Phrase(text, (Word(forms[case]),), forms["person"], pronoun=english)
+
+
+def place_phrase(preposition: str, noun: Phrase) -> Phrase:
+    """Preposition and noun, contracted where German does: "im Garten", "ins Haus"."""
+    german = (PLACE_PREPOSITIONS | GOAL_PREPOSITIONS)[preposition]
+    contracted = {("in", "dem"): "im", ("in", "das"): "ins"}.get((german, noun.words[0].text))
+    head = (Word(contracted, SOURCE),) if contracted else (Word(german, SOURCE), noun.words[0])
+    return Phrase(f"{preposition} {noun.english}", head + noun.words[1:])

@@ -130,7 +130,9 @@ class _Writer:
         self.offsets.write(np.int64(0).tobytes())
 
     def add(self, sentences: list[list[int]], lengths: np.ndarray) -> None:
-        flat = np.fromiter((i for line in sentences for i in line), dtype=self.dtype, count=int(lengths.sum()))
+        flat = np.fromiter(
+            (i for line in sentences for i in line), dtype=self.dtype, count=int(lengths.sum())
+        )
         self.ids.write(flat.tobytes())
         self.offsets.write((self.end + np.cumsum(lengths)).tobytes())
         self.end += int(lengths.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import zlib
 from collections import Counter
@@ -39,21 +40,38 @@ def _open_zst(path: str) -> BinaryIO:
         import zstandard
     except ImportError:
         raise UserError(f"{path}: reading .zst needs the extra 'zstd': pip install 'cbmi[zstd]'.") from None
-    import io
+    return io.BufferedReader(_ZstReader(open(path, "rb"), zstandard), 1 << 16)
 
-    class Checked(io.RawIOBase):  # a broken archive reads as one, whatever the library calls it
-        stream = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), closefd=True)
 
-        def readable(self) -> bool:
-            return True
+class _ZstReader(io.RawIOBase):
+    """The plain bytes of zstd frames; unlike the library's own reader it notices a file that breaks off."""
 
-        def readinto(self, buffer) -> int:
-            try:
-                return self.stream.readinto(buffer)
-            except zstandard.ZstdError as error:
-                raise EOFError(str(error)) from None
+    def __init__(self, packed: BinaryIO, zstandard) -> None:
+        self.packed, self.zstandard = packed, zstandard
+        self.frame, self.plain = None, b""
 
-    return io.BufferedReader(Checked(), 1 << 16)
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self.plain:
+            chunk = (self.frame.unused_data if self.frame and self.frame.eof else b"") or self.packed.read(1 << 16)
+            if not chunk:
+                if self.frame and not self.frame.eof:
+                    raise EOFError("the file breaks off")
+                return 0
+            self._unpack(chunk)
+        size = min(len(buffer), len(self.plain))
+        buffer[:size], self.plain = self.plain[:size], self.plain[size:]
+        return size
+
+    def _unpack(self, chunk: bytes) -> None:
+        if self.frame is None or self.frame.eof:
+            self.frame = self.zstandard.ZstdDecompressor().decompressobj()
+        try:
+            self.plain = self.frame.decompress(chunk)
+        except self.zstandard.ZstdError as error:
+            raise EOFError(str(error)) from None
 
 
 def read_lines(path: str, counts: Counter[str]) -> Iterator[str]:

@@ -169,9 +169,7 @@ class _Cache:
     def advance(self, ids: Tensor, position: int) -> Tensor:
         """Read one token a hypothesis: ids (rows × beam,) → log-probabilities (rows × beam, vocabulary)."""
         positions = torch.full_like(ids, position)
-        hidden = self.model.decode(
-            ids, positions, position + 1, self._attend_past, self.source, self._attend_source
-        )
+        hidden = self.model.decode(ids, positions, position + 1, self._attend_past, self.source, self._attend_source)
         return self.model.log_probabilities(hidden)
 
     def _attend_past(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:

@@ -157,9 +157,7 @@ def _bleu(tokenizer: str, **settings: Any) -> Any:
     """sacrebleu's BLEU with the named tokenizer."""
     bleu = _sacrebleu().BLEU
     if tokenizer not in bleu.TOKENIZERS:
-        raise UserError(
-            f"There is no BLEU tokenizer {tokenizer!r}; choose one of {', '.join(bleu.TOKENIZERS)}."
-        )
+        raise UserError(f"There is no BLEU tokenizer {tokenizer!r}; choose one of {', '.join(bleu.TOKENIZERS)}.")
     return bleu(tokenize=tokenizer, **settings)
 
 
@@ -189,9 +187,7 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
 def _check_settings(bootstrap: int, seed: int, multi_bleu: bool, tokenize: str | None, split: bool) -> None:
     """Refuse settings that sacrebleu would take silently for something else, or that would do nothing."""
     if bootstrap < 0 or bootstrap == 1:
-        raise UserError(
-            f"bootstrap is {bootstrap}; give the number of resamples (such as 1000) or 0 for none."
-        )
+        raise UserError(f"bootstrap is {bootstrap}; give the number of resamples (such as 1000) or 0 for none.")
     if seed < 1:
         raise UserError(f"seed is {seed}; give 1 or more (sacrebleu takes 0 for no seed).")
     if (tokenize is not None or split) and not multi_bleu:

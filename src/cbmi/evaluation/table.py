@@ -55,14 +55,10 @@ def _notes(report: Report, tested: bool) -> list[str]:
     """Sentences on how to read the figures; none without a bootstrap."""
     notes = []
     if report.bootstrap:
-        notes.append(
-            f"± 95% confidence interval ({report.bootstrap} bootstrap resamples of {report.lines} lines)"
-        )
+        notes.append(f"± 95% confidence interval ({report.bootstrap} bootstrap resamples of {report.lines} lines)")
     if tested:
         first = report.systems[0].name
-        notes.append(
-            f"Δ against {first}; p by paired bootstrap, * p < 0.05, ** p < 0.01; for TER less is better"
-        )
+        notes.append(f"Δ against {first}; p by paired bootstrap, * p < 0.05, ** p < 0.01; for TER less is better")
     return [*notes, ""] if notes else []
 
 

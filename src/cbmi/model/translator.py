@@ -75,7 +75,14 @@ class Translator(nn.Module):
         return x
 
     def _attend(
-        self, queries: Layout, keys: Layout, causal: bool, query: Tensor, key: Tensor, value: Tensor, layer: int
+        self,
+        queries: Layout,
+        keys: Layout,
+        causal: bool,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layer: int,
     ) -> Tensor:
         dropout = self.shape.attention_dropout if self.training else 0.0
         return attend(query, key, value, queries, keys, causal, dropout)

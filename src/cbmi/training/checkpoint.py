@@ -1,8 +1,8 @@
 """Checkpoints: safetensors and JSON in a folder that is there whole or not at all.
 
-    checkpoints/step-N/translator.safetensors, language_model.safetensors, optimizer.safetensors
-                       state.json       where training stands
-                       manifest.json    SHA-256 of each file above: a torn or damaged checkpoint is recognised
+checkpoints/step-N/translator.safetensors, language_model.safetensors, optimizer.safetensors
+                   state.json       where training stands
+                   manifest.json    SHA-256 of each file above: a torn or damaged checkpoint is recognised
 """
 
 from __future__ import annotations

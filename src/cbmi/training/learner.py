@@ -36,7 +36,10 @@ class Learner:
         """Forget the moments of the gradients so far."""
         device = self.world.device.type
         self.optimizer = torch.optim.Adam(
-            self.network.parameters(), betas=self.settings.betas, eps=self.settings.eps, fused=device == "cuda"
+            self.network.parameters(),
+            betas=self.settings.betas,
+            eps=self.settings.eps,
+            fused=device == "cuda",
         )
         self.scaler = torch.amp.GradScaler(device, enabled=self.precision == torch.float16)
 

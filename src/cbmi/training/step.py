@@ -107,9 +107,7 @@ class Stepper:
 
     def _scores(self, part: Part, nmt: Tensor, mean: Tensor, lm: Tensor | None) -> TokenScores:
         layout = part.target.layout
-        return TokenScores(
-            nmt, mean, lm, part.mask, layout.sentence, layout.sentences, part.longest, self.world.sum
-        )
+        return TokenScores(nmt, mean, lm, part.mask, layout.sentence, layout.sentences, part.longest, self.world.sum)
 
     def _measure(self, scores: TokenScores, losses: Tensor, weights: Tensor | None) -> None:
         mask = scores.mask

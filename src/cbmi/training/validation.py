@@ -81,4 +81,3 @@ class Validator:
         shares = self.world.gather(texts)
         together = [shares[i % self.world.size][i // self.world.size] for i in range(len(self.corpus))]
         return corpus_bleu(together, self.references)
-

@@ -1,0 +1,148 @@
+"""Text to memory-mapped ids."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tasks import write_task
+
+from cbmi.config import Data
+from cbmi.data.prepare import encode, load_vocabularies, open_corpus, prepare
+from cbmi.data.vocabulary import EOS, Vocabulary, learn
+from cbmi.errors import UserError
+
+
+def data(folder, **changes):
+    files = {"train": [str(folder / "train.src"), str(folder / "train.tgt")]}
+    values = {"source": "xx", "target": "yy", "vocabulary": {"size": 350}} | files | changes
+    return Data(**values)
+
+
+def texts(folder, part="train", shared=True):
+    """What the prepared ids say."""
+    source, target = load_vocabularies(folder / "vocab", shared)
+    corpus = open_corpus(folder, part)
+    result = []
+    for i in range(len(corpus)):
+        pair = []
+        for side, vocabulary in ((corpus.source, source), (corpus.target, target)):
+            ids, lengths = side.select(np.array([i]))
+            assert ids[-1] == EOS
+            assert lengths[0] == len(ids)
+            pair.append(vocabulary.decode(ids))
+        result.append(tuple(pair))
+    return result
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ids_spell_the_corpus_in_order(tmp_path, shared):
+    write_task(tmp_path, train=50)
+    prepare(data(tmp_path, vocabulary={"size": 340, "shared": shared}), tmp_path / "run")
+    lines = [(tmp_path / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    assert texts(tmp_path / "run", shared=shared) == list(zip(*lines, strict=True))
+
+
+def test_selecting_many_sentences_keeps_their_order(tmp_path):
+    write_task(tmp_path, train=30)
+    prepare(data(tmp_path), tmp_path / "run")
+    side = open_corpus(tmp_path / "run", "train").source
+    chosen = np.array([7, 3, 29, 0, 3])
+    ids, lengths = side.select(chosen)
+    expected = np.concatenate([side.select(np.array([i])).ids for i in chosen])
+    assert (ids == expected).all()
+    assert (lengths == side.lengths[chosen]).all()
+
+
+def test_odd_lines_do_not_break_alignment(tmp_path):
+    source = ["\ufeffone", "two\0two", "three\u2028three", "", "four", "x" * 1_000_000, "five\r", "six"]
+    target = ["eins", "zwei", "drei", "leer", "   ", "lang", "fünf", "sechs\u2028"]
+    more = ["abcdefghijklmnopqrstuvwxyzäöüß ABCDEFG"] * 20
+    (tmp_path / "train.src").write_bytes("\n".join(source + more).encode())
+    (tmp_path / "train.tgt").write_bytes("\n".join(target + more).encode())
+    prepare(data(tmp_path, vocabulary={"size": 310}), tmp_path / "run")
+    found = texts(tmp_path / "run")
+    kept = [("one", "eins"), ("two two", "zwei"), ("three\u2028three", "drei"), ("five", "fünf"), ("six", "sechs\u2028")]
+    assert found[:5] == kept
+    meta = open_corpus(tmp_path / "run", "train").meta
+    assert meta["left_out"] == {"empty": 2, "too_long": 1}
+    assert meta["repaired_lines"] == 2
+
+
+def test_pairs_over_the_limit_are_left_out_and_counted(tmp_path, capsys):
+    write_task(tmp_path, train=40)
+    prepare(data(tmp_path, max_length=6), tmp_path / "run")
+    corpus = open_corpus(tmp_path / "run", "train")
+    assert corpus.lengths().max() <= 6
+    assert corpus.meta["left_out"]["too_long"] == 40 - len(corpus) > 0
+    assert f"{40 - len(corpus)} over 6 pieces left out" in capsys.readouterr().err
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path):
+    write_task(tmp_path, train=40)
+    vocabulary = learn((tmp_path / "train.src").read_text().splitlines(), 340)
+    bad = tmp_path / "bad.tgt"
+    bad.write_bytes(b"ba\n" * 39 + b"\xff\n")
+    with pytest.raises(UserError, match="line 40"):
+        encode((str(tmp_path / "train.src"), str(bad)), vocabulary, vocabulary, tmp_path / "out", None)
+    assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == []
+
+
+def test_nothing_usable_is_refused(tmp_path):
+    for content in ("", "\n\n\n"):
+        (tmp_path / "train.src").write_text(content)
+        (tmp_path / "train.tgt").write_text(content)
+        with pytest.raises(UserError, match="no pair with text on both sides"):
+            prepare(data(tmp_path), tmp_path / "run")
+
+
+def test_impossible_vocabularies_are_refused(tmp_path):
+    write_task(tmp_path, train=20)
+    with pytest.raises(UserError, match="vocabulary.size: 9000 is larger than this corpus allows; take at most"):
+        prepare(data(tmp_path, vocabulary={"size": 9000}), tmp_path / "run")
+    letters = ["".join(chr(0x4E00 + i + 50 * k) for i in range(50)) for k in range(20)]
+    with pytest.raises(UserError, match="too small for the letters of this corpus; take at least"):
+        learn(letters, 300)
+
+
+def test_a_vocabulary_gives_back_what_it_was_given():
+    vocabulary = learn(["a b c d e f g hello world"] * 30, 300)
+    for line in ("hello  world", "déjà vu 漢字 \u2028 🙂", "tab\there"):
+        assert vocabulary.decode(vocabulary.encode([line])[0]) == " ".join(line.split(" ")).replace("  ", " ")
+    assert Vocabulary(vocabulary.model).pieces([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert vocabulary.encode([""]) == [[EOS]]
+
+
+def test_damaged_ids_are_recognised(tmp_path):
+    write_task(tmp_path, train=20)
+    prepare(data(tmp_path), tmp_path / "run")
+    path = tmp_path / "run" / "data" / "train" / "target.ids"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match="prepared data are damaged"):
+        open_corpus(tmp_path / "run", "train")
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from cbmi.data.prepare import encode
+from cbmi.data.vocabulary import Vocabulary
+vocabulary = Vocabulary(Path(sys.argv[1]).read_bytes())
+encode((sys.argv[2], sys.argv[2]), vocabulary, vocabulary, Path(sys.argv[3]), None)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    line = "some words of an ordinary line of text that is repeated\n"
+    model = tmp_path / "model"
+    model.write_bytes(learn([line] * 50, 300).model)
+    peaks = []
+    for lines in (40_000, 400_000):
+        corpus = tmp_path / f"corpus{lines}"
+        corpus.write_text(line * lines)
+        command = [sys.executable, "-c", MEMORY, model, corpus, tmp_path / f"out{lines}"]
+        peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
+    assert peaks[1] < peaks[0] * 1.15

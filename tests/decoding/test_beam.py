@@ -1,0 +1,122 @@
+"""Beam search against brute force, greedy search and the full forward pass."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from cbmi.decoding import Special, beam_search, translate_ids
+from cbmi.model import Translator, pack, shift_right
+from cbmi.model.layers import Shape
+
+SPECIAL = Special(pad=0, begin=1, end=2)
+
+
+def model(vocabulary, seed=0, sharpness=3.0):
+    torch.manual_seed(seed)
+    network = Translator(Shape(16, 32, 2, 1, 2), vocabulary, vocabulary, shared=True).eval()
+    network.target_embedding.weight.data *= sharpness
+    return network.requires_grad_(False)
+
+
+def sources(lengths, vocabulary, seed=0):
+    random = np.random.default_rng(seed)
+    return [[*random.integers(3, vocabulary, n - 1).tolist(), SPECIAL.end] for n in lengths]
+
+
+def packed(sentences):
+    return pack(np.concatenate([np.array(s) for s in sentences]), np.array([len(s) for s in sentences]))
+
+
+def log_probability(network, source, target):
+    """log p(target | source) by the full forward pass."""
+    gold = packed([target])
+    return network(packed([source]), shift_right(gold, SPECIAL.begin), gold.ids)[0].sum().item()
+
+
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_cached_steps_give_the_scores_of_the_full_forward_pass(beam):
+    network = model(30)
+    sentences = sources((4, 9, 2, 6), 30)
+    for source, found in zip(
+        sentences, beam_search(network, packed(sentences), SPECIAL, beam=beam, nbest=beam), strict=True
+    ):
+        assert 1 <= len(found) <= beam
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        for hypothesis in found:
+            target = [*hypothesis.ids, SPECIAL.end]
+            exact = log_probability(network, source, target)
+            assert hypothesis.log_probability == pytest.approx(exact, abs=1e-4)
+            assert hypothesis.score == pytest.approx(exact / len(target) ** 0.6, abs=1e-4)
+
+
+def greedy(network, source, limit):
+    ids = []
+    while len(ids) < limit - 1:
+        totals = [log_probability(network, source, [*ids, word]) for word in range(2, 20)]
+        word = 2 + int(np.argmax(totals))
+        if word == SPECIAL.end:
+            break
+        ids.append(word)
+    return ids
+
+
+def test_beam_one_is_greedy():
+    network = model(20, seed=3)
+    sentences = sources((4, 7, 2), 20)
+    limits = torch.tensor([8, 8, 8])
+    found = beam_search(network, packed(sentences), SPECIAL, beam=1, limits=limits)
+    assert [h[0].ids for h in found] == [greedy(network, source, 8) for source in sentences]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.5])
+def test_a_wide_beam_finds_the_best_of_all(seed, penalty):
+    network = model(6, seed=seed, sharpness=2.0)
+    source = sources((4,), 6, seed)[0]
+    words, limit = range(3, 6), 5
+    everything = [list(ids) for n in range(limit) for ids in product(words, repeat=n)]
+    scores = {
+        tuple(ids): log_probability(network, source, [*ids, SPECIAL.end]) / (len(ids) + 1) ** penalty
+        for ids in everything
+    }
+    settings = {"beam": 200, "length_penalty": penalty, "limits": torch.tensor([limit]), "nbest": 3}
+    found = beam_search(network, packed([source]), SPECIAL, **settings)[0]
+    best = sorted(scores, key=scores.get, reverse=True)[:3]
+    assert [tuple(h.ids) for h in found] == best
+    assert found[0].score == pytest.approx(scores[best[0]], abs=1e-5)
+
+
+def test_the_rest_of_the_batch_does_not_matter():
+    network = model(40, seed=5)
+    sentences = sources((3, 11, 5, 8, 2, 7, 4), 40)
+    together = translate_ids(network, sentences, SPECIAL, beam=4, length_penalty=0.6)
+    for source, found in zip(sentences, together, strict=True):
+        alone = translate_ids(network, [source], SPECIAL, beam=4, length_penalty=0.6)[0]
+        assert found[0].ids == alone[0].ids
+        assert found[0].score == pytest.approx(alone[0].score, abs=1e-5)
+
+
+def test_special_ids_are_never_produced_and_limits_hold():
+    network = model(12, seed=1, sharpness=0.5)
+    sentences = sources((4, 4), 12)
+    limits = torch.tensor([3, 6])
+    for found, limit in zip(
+        beam_search(network, packed(sentences), SPECIAL, beam=4, nbest=4, limits=limits), limits, strict=True
+    ):
+        for hypothesis in found:
+            assert len(hypothesis.ids) < limit
+            assert not {0, 1, 2} & set(hypothesis.ids)
+
+
+def test_order_is_kept():
+    network = model(30)
+    sentences = sources((2, 9, 4, 9, 3), 30)
+    seen = []
+    found = translate_ids(network, sentences, SPECIAL, beam=2, length_penalty=0.6, advance=seen.append)
+    assert sum(seen) == 5
+    backwards = translate_ids(network, sentences[::-1], SPECIAL, beam=2, length_penalty=0.6)
+    assert [h[0].ids for h in found] == [h[0].ids for h in backwards[::-1]]

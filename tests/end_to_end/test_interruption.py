@@ -1,0 +1,191 @@
+"""Kill -9, SIGTERM, a second process, a full disk: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tasks import cbmi, environment, refused, write_run, write_task
+
+STAGES = [
+    {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 14},
+    {"name": "adapt", "objective": "cbmi", "language_model": "frozen", "steps": 10},
+    {"name": "on", "objective": "cbmi", "language_model": "joint", "steps": 8, "restart_optimizer": False},
+]
+SETTINGS = {"stages": STAGES, "validate": {"every": 5, "beam": 2}, "checkpoints": {"every": 3}}
+LAST_STEP = 32
+
+
+def start(path: Path, **settings) -> subprocess.Popen:
+    command = [sys.executable, "-m", "cbmi", "train", str(path)]
+    return subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, **settings)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    folder = run / "checkpoints" / f"step-{LAST_STEP}"
+    names = ("translator", "language_model", "optimizer")
+    return {f"{name}/{key}": value for name in names for key, value in load_file(folder / f"{name}.safetensors").items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def figures(run: Path) -> list[dict]:
+    """The log without what depends on the clock."""
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in record.items() if k not in ("tokens_per_second", "seconds")} for record in records]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A finished run of several epochs with dropout, never disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_task(folder, train=60, valid=8)
+    result = cbmi("train", write_run(folder, **SETTINGS))
+    assert result.returncode == 0, result.stderr.decode()
+    state = json.loads((folder / "run" / "checkpoints" / f"step-{LAST_STEP}" / "state.json").read_text())
+    assert state["epoch"] >= 2
+    return folder
+
+
+def copy_of_task(uninterrupted: Path, folder: Path) -> Path:
+    write_task(folder, train=60, valid=8)
+    return write_run(folder, **SETTINGS)
+
+
+def finish(path: Path, uninterrupted: Path) -> None:
+    result = cbmi("train", path)
+    assert result.returncode == 0, result.stderr.decode()
+    run = path.parent / "run"
+    assert same(weights(run), weights(uninterrupted / "run"))
+    assert figures(run) == figures(uninterrupted / "run")
+    assert os.readlink(run / "best") == os.readlink(uninterrupted / "run" / "best")
+    assert not [leftover for leftover in run.rglob(".*.partial")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments_it_ends_with_the_same_weights(uninterrupted, tmp_path, seed):
+    path = copy_of_task(uninterrupted, tmp_path)
+    generator = random.Random(seed)
+    for wait in (generator.uniform(0.0, 1.5) for _ in range(3)):
+        process = start(path)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run" / "log.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(wait)
+        process.kill()
+        process.communicate()
+    finish(path, uninterrupted)
+
+
+PAUSE = """
+import os, signal, sys
+import {module} as module
+def kill_at(*arguments, **keywords):
+    kill_at.calls += 1
+    if kill_at.calls == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*arguments, **keywords)
+original, kill_at.calls = {target}, 0
+{target} = kill_at
+sys.argv = ["cbmi", "train", {path!r}]
+from cbmi.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "call"),
+    [
+        ("cbmi.training.validation", "module.Validator._bleu", 3),  # during validation
+        ("cbmi.training.checkpoint", "module.to_json", 5),  # while a checkpoint is being written
+        ("cbmi.files", "module.os.replace", 9),  # just before it is put in its place
+        ("cbmi.training.checkpoint", "module.point_to", 4),  # between the checkpoint and the link to the best
+        ("cbmi.training.checkpoint", "module.retain", 4),
+    ],
+)
+def test_killed_at_the_worst_moments(uninterrupted, tmp_path, module, target, call):
+    path = copy_of_task(uninterrupted, tmp_path)
+    script = PAUSE.format(module=module, target=target, call=call, path=str(path))
+    result = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True)
+    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+    finish(path, uninterrupted)
+
+
+def test_a_torn_checkpoint_is_passed_over(uninterrupted, tmp_path):
+    path = copy_of_task(uninterrupted, tmp_path)
+    shutil.copytree(uninterrupted / "run", tmp_path / "run", symlinks=True)
+    (tmp_path / "run" / "config.yaml").write_text(
+        (uninterrupted / "run" / "config.yaml").read_text().replace(str(uninterrupted), str(tmp_path))
+    )
+    torn = tmp_path / "run" / "checkpoints" / f"step-{LAST_STEP}" / "translator.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    result = cbmi("train", path)
+    assert result.returncode == 0
+    assert f"step-{LAST_STEP}: translator.safetensors is damaged" in result.stderr.decode()
+    assert same(weights(tmp_path / "run"), weights(uninterrupted / "run"))
+
+
+def wait_for_steps(run: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (run / "log.jsonl").exists() and len((run / "log.jsonl").read_text().splitlines()) >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError("training did not get going")
+
+
+def test_sigterm_finishes_the_step_and_saves(uninterrupted, tmp_path):
+    path = copy_of_task(uninterrupted, tmp_path)
+    process = start(path)
+    wait_for_steps(tmp_path / "run", 4)
+    process.send_signal(signal.SIGTERM)
+    message = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 0, message
+    steps = [int(folder.name[5:]) for folder in (tmp_path / "run" / "checkpoints").glob("step-*")]
+    assert max(steps) == figures(tmp_path / "run")[-1]["step"] < LAST_STEP
+    assert "Stopped at step" in message
+    finish(path, uninterrupted)
+
+
+def test_a_second_process_is_refused(tmp_path):
+    write_task(tmp_path, train=60, valid=8)
+    path = write_run(tmp_path, stages=[STAGES[0] | {"steps": 100000}])
+    process = start(path)
+    try:
+        wait_for_steps(tmp_path / "run", 2)
+        assert "is in use by another process" in refused("train", path)
+        assert "is in use by another process" in refused("prepare", path)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_good(uninterrupted, tmp_path):
+    path = copy_of_task(uninterrupted, tmp_path)
+    process = start(path)
+    wait_for_steps(tmp_path / "run", 5)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    full = start(path, preexec_fn=small_files)
+    message = full.communicate(timeout=60)[1].decode()
+    assert full.returncode == 2, message
+    assert "cannot be written" in message.splitlines()[-1]
+    assert "Traceback" not in message
+    finish(path, uninterrupted)

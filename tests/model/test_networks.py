@@ -1,0 +1,135 @@
+"""Packed networks against padded arithmetic written out, and what must not change their scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cbmi.model import LanguageModel, Translator, pack, shift_right
+from cbmi.model.attention import attend_padded
+from cbmi.model.layers import Shape, sinusoids
+
+SHAPE = Shape(width=16, feed_forward=32, heads=2, encoder_layers=2, decoder_layers=2)
+
+
+def sentences(lengths, vocabulary=50, seed=0):
+    random = np.random.default_rng(seed)
+    return pack(random.integers(4, vocabulary, sum(lengths)), np.array(lengths))
+
+
+def test_layout():
+    packed = sentences((3, 1, 2))
+    assert packed.layout.sentence.tolist() == [0, 0, 0, 1, 2, 2]
+    assert packed.layout.position.tolist() == [0, 1, 2, 0, 0, 1]
+    assert packed.layout.starts.tolist() == [0, 3, 4, 6]
+    assert packed.layout.place.tolist() == [0, 1, 2, 3, 6, 7]
+    ids = packed.ids.tolist()
+    assert shift_right(packed, 1).ids.tolist() == [1, ids[0], ids[1], 1, 1, ids[4]]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_equals_softmax_written_out(causal):
+    torch.manual_seed(0)
+    queries = sentences((4, 1, 6)).layout
+    keys = queries if causal else sentences((2, 5, 3)).layout
+    q = torch.randn(11, 2, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(len(keys.sentence), 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    allowed = queries.sentence[:, None] == keys.sentence[None]
+    if causal:
+        allowed &= queries.position[:, None] >= keys.position[None]
+    scores = torch.einsum("qhd,khd->hqk", q, k) / 8**0.5
+    expected = torch.einsum("hqk,khd->qhd", scores.masked_fill(~allowed, -torch.inf).softmax(-1), v)
+    found = attend_padded(q, k, v, queries, keys, causal, 0.0)
+    assert torch.allclose(found, expected)
+    slope = torch.randn_like(expected)
+    ours = torch.autograd.grad((found * slope).sum(), (q, k, v))
+    theirs = torch.autograd.grad((expected * slope).sum(), (q, k, v))
+    assert all(torch.allclose(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def reference_scores(model, source, inputs, gold):
+    """One pair, no packing: post-norm layers written out with matrices (SPEC's network)."""
+
+    def norm(x, layer):
+        return F.layer_norm(x, x.shape[-1:], layer.weight, layer.bias)
+
+    def attention(q, k, v, mask=None):
+        q, k, v = (x.view(len(x), 2, -1).transpose(0, 1) for x in (q, k, v))
+        scores = q @ k.transpose(1, 2) / (q.shape[-1] ** 0.5)
+        scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+
+    def embed(ids):
+        table = model.target_embedding.weight
+        return table[ids] * 4.0 + sinusoids(len(ids), 16)
+
+    def own(layer, x, mask=None):
+        part = layer.self_attention
+        mixed = attention(*(x @ part.inputs.weight.T + part.inputs.bias).chunk(3, 1), mask)
+        return norm(x + part.output(mixed), layer.self_norm)
+
+    def feed(layer, x):
+        part = layer.feed_forward
+        return norm(x + part.outer(F.relu(part.inner(x))), layer.feed_forward_norm)
+
+    states = embed(source)
+    for layer in model.encoder:
+        states = feed(layer, own(layer, states))
+    x = embed(inputs)
+    mask = torch.ones(len(inputs), len(inputs), dtype=torch.bool).tril()
+    for layer in model.decoder:
+        x = own(layer, x, mask)
+        part = layer.cross_attention
+        mixed = attention(part.query(x), *part.memory(states).chunk(2, 1))
+        x = feed(layer, norm(x + part.output(mixed), layer.cross_norm))
+    log_p = (x @ model.target_embedding.weight.T).log_softmax(-1)
+    return log_p[torch.arange(len(gold)), gold]
+
+
+def test_translator_equals_a_transformer_written_out():
+    torch.manual_seed(0)
+    model = Translator(SHAPE, 50, 50, shared=True).eval()
+    for parameter in model.parameters():  # biases and norms too
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    source, target = sentences((5, 2, 7)), sentences((3, 6, 1), seed=1)
+    inputs = shift_right(target, 1)
+    scores, _ = model(source, inputs, target.ids)
+    for i in range(3):
+        s = slice(*source.layout.starts[i : i + 2].tolist())
+        t = slice(*target.layout.starts[i : i + 2].tolist())
+        expected = reference_scores(model, source.ids[s], inputs.ids[t], target.ids[t])
+        assert torch.allclose(scores[t], expected, atol=1e-5)
+
+
+def test_language_model_sees_only_what_came_before():
+    torch.manual_seed(0)
+    model = LanguageModel(SHAPE, 50).eval()
+    target = sentences((6, 4))
+    scores, _ = model(shift_right(target, 1), target.ids)
+    changed = target.ids.clone()
+    changed[5] = 4 + (changed[5] - 3) % 40
+    other = type(target)(changed, target.layout)
+    again, _ = model(shift_right(other, 1), other.ids)
+    assert torch.equal(scores[:5], again[:5])
+    assert torch.equal(scores[6:], again[6:])
+    assert scores[5] != again[5]
+
+
+def test_the_language_model_shares_nothing_and_embeddings_are_tied():
+    shared = Translator(SHAPE, 50, 50, shared=True)
+    assert shared.source_embedding.weight is shared.target_embedding.weight is shared.output_weight
+    separate = Translator(SHAPE, 40, 50, shared=False)
+    assert separate.source_embedding.weight.shape == (40, 16)
+    assert separate.output_weight is separate.target_embedding.weight
+    model = LanguageModel(SHAPE, 50)
+    assert not {id(p) for p in model.parameters()} & {id(p) for p in shared.parameters()}
+
+
+def test_positions_beyond_the_table_are_made():
+    model = LanguageModel(SHAPE, 50).eval()
+    target = sentences((700,))
+    scores, _ = model(shift_right(target, 1), target.ids)
+    assert torch.isfinite(scores).all()
+    assert len(model.embedding.waves) >= 700

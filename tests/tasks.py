@@ -1,0 +1,81 @@
+"""Tiny tasks for tests, and commands as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+WORDS = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
+
+
+def write_task(folder: Path, train: int = 200, valid: int = 20, reverse: bool = False, seed: int = 1) -> None:
+    """train, valid and test files in which the target is the source, or the source reversed."""
+    generator = random.Random(seed)
+    for part, count in (("train", train), ("valid", valid), ("test", valid)):
+        lines = [generator.choices(WORDS, k=generator.randint(2, 8)) for _ in range(count)]
+        (folder / f"{part}.src").write_text("".join(" ".join(line) + "\n" for line in lines))
+        step = -1 if reverse else 1
+        (folder / f"{part}.tgt").write_text("".join(" ".join(line[::step]) + "\n" for line in lines))
+
+
+def run_values(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Settings of a tiny two-stage run on the files of `write_task`; changes replace whole keys."""
+    values = {
+        "seed": 1,
+        "output": str(folder / "run"),
+        "data": {
+            "source": "xx",
+            "target": "yy",
+            "train": [str(folder / "train.src"), str(folder / "train.tgt")],
+            "valid": [str(folder / "valid.src"), str(folder / "valid.tgt")],
+            "vocabulary": {"size": 350},
+        },
+        "model": {"preset": "tiny", "width": 32, "feed_forward": 64, "heads": 2},
+        "batch": {"tokens": 200},
+        "optimizer": {"peak_lr": 3.0e-3, "warmup": 20},
+        "stages": [
+            {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 8},
+            {"name": "adapt", "objective": {"name": "cbmi"}, "language_model": "frozen", "steps": 8},
+        ],
+        "validate": {"every": 4, "beam": 2},
+        "log": {"every": 1},
+    }
+    return values | changes
+
+
+def write_run(folder: Path, name: str = "run.yaml", **changes: Any) -> Path:
+    path = folder / name
+    path.write_text(yaml.safe_dump(run_values(folder, **changes)))
+    return path
+
+
+def without_dropout(**sizes: Any) -> dict[str, Any]:
+    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    return {"preset": "tiny", "width": 32, "feed_forward": 64, "heads": 2} | rates | sizes
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def cbmi(*arguments: str | Path, input: bytes | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    """Run a command of the package in a process of its own."""
+    command = [sys.executable, "-m", "cbmi", *map(str, arguments)]
+    return subprocess.run(command, input=input, capture_output=True, env=environment(), cwd=cwd, timeout=300)
+
+
+def refused(*arguments: str | Path, **settings: Any) -> str:
+    """The one sentence with which a command refuses, after checking that it does so properly."""
+    result = cbmi(*arguments, **settings)
+    message = result.stderr.decode().strip().splitlines()[-1]
+    assert result.returncode == 2, result.stderr.decode()
+    assert "Traceback" not in result.stderr.decode()
+    assert message.startswith("cbmi: ")
+    assert message.endswith(".")
+    return message

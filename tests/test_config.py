@@ -1,0 +1,127 @@
+"""Run files: what is understood, and what is refused with which sentence."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from tasks import run_values
+
+from cbmi.config import PRESETS, RunConfig, check, differences, parse_yaml, read_run_file
+from cbmi.errors import UserError
+
+
+@pytest.fixture
+def values(tmp_path):
+    return run_values(tmp_path)
+
+
+def message(values) -> str:
+    with pytest.raises(UserError) as refusal:
+        check(RunConfig, values, "run.yaml")
+    return str(refusal.value)
+
+
+def test_only_data_model_stages_and_output_are_needed():
+    data = {"source": "en", "target": "de", "train": ["a.en", "a.de"]}
+    config = check(RunConfig, {"output": "x", "data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]}, "")
+    assert config.optimizer.peak_lr == 7e-4
+    assert config.optimizer.betas == (0.9, 0.98)
+    assert config.optimizer.clip == 5.0
+    assert config.label_smoothing == 0.1
+    assert config.stages[0].objective == {"name": "ce"}
+    for key in ("output", "data", "model", "stages"):
+        assert f"{key}: this key is missing" in message({} if key == "output" else {"output": "x"} | {
+            name: value
+            for name, value in {"data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]}.items()
+            if name != key
+        })
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_can_be_overridden(values, name):
+    config = check(RunConfig, values | {"model": {"preset": name, "dropout": 0.25}}, "")
+    assert config.model.dropout == 0.25
+    assert config.model.width == PRESETS[name]["width"]
+    assert check(RunConfig, values | {"model": name}, "").model.width == PRESETS[name]["width"]
+
+
+def test_the_papers_sizes():
+    base, big = PRESETS["base"], PRESETS["big"]
+    assert (base["width"], base["feed_forward"], base["heads"], base["encoder_layers"]) == (512, 2048, 8, 6)
+    assert (big["width"], big["feed_forward"], big["heads"], big["dropout"]) == (1024, 4096, 16, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"sede": 1}, "unknown key 'sede' (did you mean 'seed'?)"),
+        ({"validaet": {}}, "did you mean 'validate'"),
+        ({"model": {"preset": "small", "dropot": 0.1}}, "model: unknown key 'dropot' (did you mean 'dropout'?)"),
+        ({"model": "smal"}, "unknown preset 'smal' (did you mean 'small'?)"),
+        ({"model": {"preset": "small", "dropout": 1.5}}, "model.dropout: input should be less than 1, not 1.5"),
+        ({"model": {"preset": "small", "heads": 7}}, "width 256 should be divisible"),
+        ({"batch": {"tokens": "many"}}, "batch.tokens: input should be a valid integer"),
+        ({"batch": {"tokens": 0}}, "batch.tokens: input should be greater than 0, not 0"),
+        ({"precision": "fp8"}, "precision: input should be 'auto', 'fp32', 'bf16' or 'fp16', not 'fp8'"),
+        ({"stages": []}, "stages"),
+        ({"stages": [{"name": "a", "steps": 1, "objective": 3}]}, "stages.0.objective: should be an objective"),
+        ({"stages": [{"name": "a", "steps": 1}, {"name": "a", "steps": 1}]}, "two stages are named 'a'"),
+        ({"stages": [{"name": "a", "steps": 1, "language_model": "frozen"}]}, "'frozen' needs a language model"),
+        ({"optimizer": {"peak_lr": float("nan")}}, "optimizer.peak_lr"),
+    ],
+)
+def test_mistakes_are_named(values, change, expected):
+    assert expected in message(values | change)
+
+
+def test_frozen_after_a_stage_that_trained_one_is_fine(values):
+    assert check(RunConfig, values, "").stages[1].language_model == "frozen"
+
+
+def test_yaml_reads_numbers_and_languages_as_people_write_them():
+    text = "a: 7e-4\nb: 7.0e-4\nc: no\nd: on\ne: true\nf: 12\ng: off"
+    assert parse_yaml(text, "x") == {"a": 7e-4, "b": 7e-4, "c": "no", "d": "on", "e": True, "f": 12, "g": "off"}
+
+
+def test_broken_yaml_is_named_by_line():
+    with pytest.raises(UserError, match=r"x\.yaml, line 3"):
+        parse_yaml("a: 1\nb: 2\na: 3", "x.yaml")
+    with pytest.raises(UserError, match=r"x\.yaml, line 2"):
+        parse_yaml("a: [1\nb: 2", "x.yaml")
+
+
+def test_overrides(tmp_path, values):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values | {"model": "small"}))
+    config = read_run_file(
+        path,
+        [
+            "model.dropout=0.3",
+            "stages.0.steps=11",
+            "stages.adapt.objective.scale_token=0.2",
+            "optimizer.peak_lr=5e-4",
+            "data.vocabulary={size: 500, shared: false}",
+            "stages.0.objective=ce",
+        ],
+    )
+    assert config.model.dropout == 0.3
+    assert config.stages[0].steps == 11
+    assert config.stages[1].objective == {"name": "cbmi", "scale_token": 0.2}
+    assert config.optimizer.peak_lr == 5e-4
+    assert config.data.vocabulary.shared is False
+    for bad in ("nonsense", "stages.7.steps=1", "=3", "seed.x=1", "seed=[1"):
+        with pytest.raises(UserError):
+            read_run_file(path, [bad])
+
+
+def test_resolved_settings_read_back_the_same(values):
+    config = check(RunConfig, values, "")
+    again = check(RunConfig, parse_yaml(yaml.safe_dump(config.plain()), ""), "")
+    assert again == config
+    assert differences(config.plain(), again.plain()) == []
+
+
+def test_differences_are_named():
+    old = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
+    new = {"a": {"b": 2, "c": [1, 3]}, "d": 4, "e": 5}
+    assert differences(old, new) == ["a.b: 1, now 2", "a.c.1: 2, now 3", "e: None, now 5"]

@@ -1,0 +1,105 @@
+"""What must not change a run: accumulation, ranks, a language model beside it, the batch it shares."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tasks import cbmi, environment, without_dropout, write_run, write_task
+
+TWO_STAGES = [
+    {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 6},
+    {"name": "adapt", "objective": "cbmi", "language_model": "frozen", "steps": 6},
+]
+JOINT = [{"name": "joint", "objective": "cbmi", "language_model": "joint", "steps": 10}]
+CE = [{"name": "ce", "objective": "ce", "steps": 10}]
+
+
+def losses(run: Path) -> list[float]:
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in records if "loss" in record]
+
+
+def train(folder: Path, name: str, ranks: int = 1, **changes) -> Path:
+    output = folder / name
+    path = write_run(folder, f"{name}.yaml", output=str(output), **changes)
+    if ranks == 1:
+        result = cbmi("train", path)
+    else:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [*launcher, "-m", "cbmi", "train", str(path)]
+        result = subprocess.run(command, capture_output=True, env=environment(), timeout=300)
+    assert result.returncode == 0, result.stderr.decode()
+    return output
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder, train=120, valid=11)
+    return folder
+
+
+def batch(tokens, accumulate=1):
+    return {"batch": {"tokens": tokens, "accumulate": accumulate}, "model": without_dropout()}
+
+
+@pytest.mark.parametrize("stages", [TWO_STAGES, JOINT], ids=["two-stages", "joint"])
+def test_two_ranks_follow_one(task, stages):
+    name = stages[0]["name"]
+    one = train(task, f"one-{name}", stages=stages, **batch(200))
+    two = train(task, f"two-{name}", ranks=2, stages=stages, **batch(100))
+    assert losses(two) == pytest.approx(losses(one), abs=1e-5)
+    assert len(losses(one)) >= 10
+    scores = [[json.loads(line).get("valid_loss") for line in (run / "log.jsonl").open()] for run in (one, two)]
+    assert [s for s in scores[0] if s] == pytest.approx([s for s in scores[1] if s], abs=1e-4)
+
+
+def test_more_ranks_than_sentences(task):
+    """A step of one sentence: one rank computes it, the other only keeps in step."""
+    one = train(task, "one-single", stages=JOINT, **batch(2))
+    two = train(task, "two-single", ranks=2, stages=JOINT, **batch(1))
+    assert losses(two) == pytest.approx(losses(one), abs=1e-5)
+
+
+def test_accumulation_follows_whole_batches(task):
+    whole = train(task, "whole", stages=CE, **batch(200))
+    parts = train(task, "parts", stages=CE, **batch(100, 2))
+    assert losses(parts) == pytest.approx(losses(whole), abs=1e-5)
+
+
+def test_a_language_model_beside_leaves_the_translator_bitwise_the_same(task):
+    alone = train(task, "alone", stages=CE)
+    beside = train(task, "beside", stages=[CE[0] | {"language_model": "train"}])
+    first, second = (load_file(run / "best" / "translator.safetensors") for run in (alone, beside))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert (beside / "best" / "language_model.safetensors").exists()
+    assert not (alone / "best" / "language_model.safetensors").exists()
+
+
+def test_a_frozen_language_model_stays_as_it_was(task):
+    run = train(task, "frozen", stages=TWO_STAGES)
+    before, after = (load_file(run / "checkpoints" / f"step-{n}" / "language_model.safetensors") for n in (6, 12))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_cbmi_with_both_scales_zero_is_cross_entropy(task):
+    zero = {"name": "cbmi", "scale_token": 0.0, "scale_sentence": 0.0}
+    weighted = train(task, "zero", stages=[JOINT[0] | {"objective": zero, "name": "ce"}])
+    plain = train(task, "plain", stages=CE)
+    first, second = (load_file(run / "best" / "translator.safetensors") for run in (weighted, plain))
+    assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_trains(task, precision):
+    full = train(task, f"full-{precision}", stages=CE, **batch(200))
+    half = train(task, precision, stages=CE, precision=precision, **batch(200))
+    assert losses(half) == pytest.approx(losses(full), rel=0.02)
+    assert losses(half)[-1] < losses(half)[0]

@@ -1,0 +1,69 @@
+"""Schedule and optimiser."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cbmi.config import Optimizer
+from cbmi.training.learner import Learner, learning_rate
+from cbmi.training.world import World
+
+WORLD = World(0, 1, torch.device("cpu"))
+
+
+def test_the_papers_schedule():
+    settings = Optimizer(peak_lr=7e-4, warmup=4000)
+    assert learning_rate(0, settings) == 1e-7
+    assert learning_rate(2000, settings) == pytest.approx((1e-7 + 7e-4) / 2)
+    assert learning_rate(4000, settings) == 7e-4
+    assert learning_rate(16000, settings) == pytest.approx(3.5e-4)
+    assert learning_rate(1, Optimizer(peak_lr=1e-3, warmup=0)) == 1e-3
+
+
+def learner(**settings):
+    torch.manual_seed(0)
+    return Learner(torch.nn.Linear(4, 2), Optimizer(warmup=0, peak_lr=0.1, **settings), WORLD, torch.float32)
+
+
+def update(one, step, factor=1.0):
+    torch.manual_seed(step)
+    one.backward(factor * one.network(torch.randn(5, 4)).square().sum(), last=True)
+    return one.step(step)
+
+
+def test_updates_are_adams():
+    ours = learner(clip=0)
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.1, betas=(0.9, 0.98), eps=1e-8)
+    update(ours, 1)
+    torch.manual_seed(1)
+    plain(torch.randn(5, 4)).square().sum().backward()
+    optimizer.step()
+    assert torch.equal(ours.network.weight, plain.weight)
+
+
+def test_the_norm_is_clipped_and_reported():
+    one = learner(clip=1.0)
+    torch.manual_seed(1)
+    loss = 100 * one.network(torch.randn(5, 4)).square().sum()
+    one.backward(loss, last=True)
+    expected = torch.cat([p.grad.flatten() for p in one.network.parameters()]).norm()
+    assert one.step(1) == pytest.approx(expected.item())
+    assert expected > 1
+
+
+def test_moments_go_to_disk_and_back():
+    first, second = learner(), learner()
+    for step in (1, 2, 3):
+        update(first, step)
+    second.network.load_state_dict(first.network.state_dict())
+    second.load_moments("x", {name: moment.clone() for name, moment in first.moments("x").items()})
+    for one in (first, second):
+        update(one, 4)
+    assert torch.equal(first.network.weight, second.network.weight)
+    second.restart()
+    for one in (first, second):
+        update(one, 5)
+    assert not torch.equal(first.network.weight, second.network.weight)
