@@ -23,18 +23,25 @@ def message(values) -> str:
 
 def test_only_data_model_stages_and_output_are_needed():
     data = {"source": "en", "target": "de", "train": ["a.en", "a.de"]}
-    config = check(RunConfig, {"output": "x", "data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]}, "")
+    config = check(
+        RunConfig, {"output": "x", "data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]}, ""
+    )
     assert config.optimizer.peak_lr == 7e-4
     assert config.optimizer.betas == (0.9, 0.98)
     assert config.optimizer.clip == 5.0
     assert config.label_smoothing == 0.1
     assert config.stages[0].objective == {"name": "ce"}
     for key in ("output", "data", "model", "stages"):
-        assert f"{key}: this key is missing" in message({} if key == "output" else {"output": "x"} | {
-            name: value
-            for name, value in {"data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]}.items()
-            if name != key
-        })
+        assert f"{key}: this key is missing" in message(
+            {}
+            if key == "output"
+            else {"output": "x"}
+            | {
+                name: value
+                for name, value in {"data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]}.items()
+                if name != key
+            }
+        )
 
 
 @pytest.mark.parametrize("name", PRESETS)

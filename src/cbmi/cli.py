@@ -106,7 +106,7 @@ def score(
     from cbmi.analysis.score import score_files
     from cbmi.training.trained import Trained
 
-    model = Trained(run, checkpoint, device)
+    model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
     with _writer(output) as out, tempfile.TemporaryDirectory() as folder:
         score_files(model, (source, target), out, Path(folder) / "records")
 

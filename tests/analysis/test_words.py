@@ -59,9 +59,7 @@ def test_log_probabilities_add_and_weights_average():
     assert means(joined, [1.0, 2.0, 0.5]) == [1.5, 0.5]
 
 
-@given(
-    st.lists(st.one_of(st.sampled_from(["▁", "▁a", "<0xC3>", "<0xA4>", "</s>", "我"]), st.text(max_size=3)))
-)
+@given(st.lists(st.one_of(st.sampled_from(["▁", "▁a", "<0xC3>", "<0xA4>", "</s>", "我"]), st.text(max_size=3))))
 def test_every_piece_belongs_to_one_word(pieces):
     joined = words(pieces)
     assert [position for word in joined for position in word.pieces] == list(range(len(pieces)))

@@ -64,7 +64,13 @@ def test_odd_lines_do_not_break_alignment(tmp_path):
     (tmp_path / "train.tgt").write_bytes("\n".join(target + more).encode())
     prepare(data(tmp_path, vocabulary={"size": 310}), tmp_path / "run")
     found = texts(tmp_path / "run")
-    kept = [("one", "eins"), ("two two", "zwei"), ("three\u2028three", "drei"), ("five", "fünf"), ("six", "sechs\u2028")]
+    kept = [
+        ("one", "eins"),
+        ("two two", "zwei"),
+        ("three\u2028three", "drei"),
+        ("five", "fünf"),
+        ("six", "sechs\u2028"),
+    ]
     assert found[:5] == kept
     meta = open_corpus(tmp_path / "run", "train").meta
     assert meta["left_out"] == {"empty": 2, "too_long": 1}

@@ -35,7 +35,9 @@ def start(path: Path, **settings) -> subprocess.Popen:
 def weights(run: Path) -> dict[str, torch.Tensor]:
     folder = run / "checkpoints" / f"step-{LAST_STEP}"
     names = ("translator", "language_model", "optimizer")
-    return {f"{name}/{key}": value for name in names for key, value in load_file(folder / f"{name}.safetensors").items()}
+    return {
+        f"{name}/{key}": value for name in names for key, value in load_file(folder / f"{name}.safetensors").items()
+    }
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

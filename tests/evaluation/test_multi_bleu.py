@@ -99,9 +99,7 @@ def test_signature_says_what_was_done():
 
 
 def test_tokenize_by_moses():
-    assert tokenize(['Das Haus, sagt er, ist "rot" & neu.'], "de") == [
-        'Das Haus , sagt er , ist " rot " & neu .'
-    ]
+    assert tokenize(['Das Haus, sagt er, ist "rot" & neu.'], "de") == ['Das Haus , sagt er , ist " rot " & neu .']
     result = multi_bleu(["Das Haus."], ["Das Haus ."], language="de")
     assert result.hypothesis_length == result.reference_length == 3
     assert result.signature == "multi-bleu|case:mixed|tok:moses-de|split:none"

@@ -55,7 +55,5 @@ class Corpus:
 def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     size = path.stat().st_size if path.exists() else -1
     if size != count * dtype.itemsize:
-        raise UserError(
-            f"{path}: the prepared data are damaged; delete the folder {path.parent} to make them anew."
-        )
+        raise UserError(f"{path}: the prepared data are damaged; delete the folder {path.parent} to make them anew.")
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.zeros(0, dtype)

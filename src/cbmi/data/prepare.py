@@ -68,9 +68,7 @@ def _nonempty(files: Iterable[str]) -> Iterator[tuple[str, str]]:
     return (pair for pair in read_pairs(tuple(files), Counter()) if pair[0].strip() and pair[1].strip())
 
 
-def encode(
-    files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folder: Path, longest: int | None
-) -> None:
+def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folder: Path, longest: int | None) -> None:
     """Encode a parallel corpus into `folder`; pairs that are empty or over `longest` pieces are left out."""
     counts: Counter[str] = Counter()
     dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
@@ -130,9 +128,7 @@ class _Writer:
         self.offsets.write(np.int64(0).tobytes())
 
     def add(self, sentences: list[list[int]], lengths: np.ndarray) -> None:
-        flat = np.fromiter(
-            (i for line in sentences for i in line), dtype=self.dtype, count=int(lengths.sum())
-        )
+        flat = np.fromiter((i for line in sentences for i in line), dtype=self.dtype, count=int(lengths.sum()))
         self.ids.write(flat.tobytes())
         self.offsets.write((self.end + np.cumsum(lengths)).tobytes())
         self.end += int(lengths.sum())

@@ -26,7 +26,7 @@ from cbmi.progress import clock, say
 from cbmi.training.train import train
 from cbmi.training.trained import Trained
 
-PRETRAIN_STEPS, ADAPT_STEPS = 700, 300
+PRETRAIN_STEPS, ADAPT_STEPS = 450, 200
 SYSTEMS = {"CE": "ce", "CBMI": "cbmi"}
 
 
@@ -57,9 +57,11 @@ def write_run_file(folder: Path, name: str, seed: int) -> Path:
     """The run file of one of the demo's runs; any of them can be trained again by `cbmi train`."""
     corpus = folder / "corpus"
     pretraining = name == "pretrain"
-    stage = {"name": name, "objective": name, "language_model": "frozen", "steps": ADAPT_STEPS}
-    if pretraining:
-        stage |= {"objective": "ce", "language_model": "train", "steps": PRETRAIN_STEPS}
+    stage = {"name": name, "objective": "ce", "language_model": "off", "steps": ADAPT_STEPS}
+    if name == "cbmi":
+        stage |= {"objective": "cbmi", "language_model": "frozen"}
+    elif pretraining:
+        stage |= {"language_model": "train", "steps": PRETRAIN_STEPS}
     values: dict[str, Any] = {
         "seed": seed,
         "output": str(folder / name),
@@ -69,11 +71,11 @@ def write_run_file(folder: Path, name: str, seed: int) -> Path:
             "train": [str(corpus / "train.en"), str(corpus / "train.de")],
             "valid": [str(corpus / "valid.en"), str(corpus / "valid.de")],
             "test": {"test": [str(corpus / "test.en"), str(corpus / "test.de")]},
-            "vocabulary": {"size": 1400},
+            "vocabulary": {"size": 2400},
         },
-        "model": {"preset": "tiny", "attention_dropout": 0.0},
-        "batch": {"tokens": 2000},
-        "optimizer": {"peak_lr": 2.0e-3, "warmup": 200},
+        "model": {"preset": "tiny", "attention_dropout": 0.0, "activation_dropout": 0.0},
+        "batch": {"tokens": 1600},
+        "optimizer": {"peak_lr": 2.0e-3 if pretraining else 7.0e-4, "warmup": 200 if pretraining else 50},
         "stages": [stage],
         "validate": {"every": stage["steps"], "beam": 4},
         "log": {"every": 50},
@@ -111,10 +113,13 @@ def agreement_with_truth(records: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def labelled_tokens(record: dict[str, Any]) -> list[tuple[str, float]]:
-    """(label, CBMI) of every token: each piece has the label of its word."""
+    """(label, CBMI) of the tokens that the truth speaks of: each word's first piece, which decides it.
+
+    Further pieces only spell the word out, and the truth says nothing of the punctuation after it.
+    """
     spelt = [word for word in words(record["pieces"]) if not word.control]
     labels = zip(spelt, record["labels"], strict=True)
-    return [(label, record["cbmi"][piece]) for word, label in labels for piece in word.pieces]
+    return [(label, record["cbmi"][word.pieces.start]) for word, label in labels]
 
 
 def _page_records(folder: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -50,7 +50,8 @@ def attend(
 ) -> Tensor:
     """Attention of each sentence's queries to the same sentence's keys: (tokens, heads, size) → the same."""
     half = query.dtype in (torch.float16, torch.bfloat16)
-    way = attend_flash if query.is_cuda and half else attend_padded
+    fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
+    way = attend_flash if query.is_cuda and half and fits else attend_padded
     return way(query, key, value, queries, keys, causal, dropout)
 
 

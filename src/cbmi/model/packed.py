@@ -7,6 +7,7 @@ statistics go by sentence index. Attention asks the `Layout` where sentences beg
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,12 +28,12 @@ class Layout:
     def sentences(self) -> int:
         return len(self.lengths)
 
-    @property
+    @cached_property
     def place(self) -> Tensor:
         """(tokens,) index of each token in a padded (sentences × longest) grid."""
         return self.sentence * self.longest + self.position
 
-    @property
+    @cached_property
     def filled(self) -> Tensor:
         """(sentences, longest) true where the padded grid holds a token."""
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]

@@ -23,7 +23,9 @@ LONGEST_SOURCE = 1024  # pieces; a longer line is cut, and counted
 class Trained:
     """A run's networks and vocabularies. `cbmi.load("runs/x").translate(["A sentence."])`"""
 
-    def __init__(self, path: str | Path, checkpoint: str | None = None, device: str = "auto") -> None:
+    def __init__(
+        self, path: str | Path, checkpoint: str | None = None, device: str = "auto", precision: str = "auto"
+    ) -> None:
         self.run = Run(path)
         self.config = self.run.config()
         self.folder = self._folder(checkpoint)
@@ -32,7 +34,7 @@ class Trained:
             raise UserError(f"{self.folder}: {problem}; choose another checkpoint.")
         self.source, self.target = self.run.vocabularies()
         self.device = choose_device(device)
-        self.precision = choose_precision(self.config.precision, self.device)
+        self.precision = choose_precision(precision, self.device)
         self.translator = self._translator()
         self.truncated = 0  # source lines cut at LONGEST_SOURCE pieces so far
 

@@ -1,0 +1,160 @@
+"""What a user can get wrong: one sentence, status 2, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tasks import cbmi, refused, write_run, write_task
+
+
+@pytest.fixture
+def task(tmp_path):
+    write_task(tmp_path, train=40, valid=5)
+    return tmp_path
+
+
+def left_behind(task):
+    run = task / "run"
+    return [path for path in run.rglob("*") if path.name != ".lock"] if run.exists() else []
+
+
+def test_a_missing_file(task):
+    (task / "valid.tgt").unlink()
+    assert "valid.tgt: there is no such file" in refused("train", write_run(task))
+    assert not (task / "run").exists()
+
+
+def test_unequal_numbers_of_lines(task):
+    with open(task / "train.tgt", "a") as file:
+        file.write("ba\nda\n")
+    message = refused("train", write_run(task))
+    assert "train.src has 40 lines but" in message
+    assert "train.tgt has 42" in message
+    assert left_behind(task) == []
+
+
+def test_unequal_validation_files_leave_nothing_either(task):
+    with open(task / "valid.tgt", "a") as file:
+        file.write("ba\n")
+    assert "has 5 lines but" in refused("train", write_run(task))
+    write_task(task, train=40, valid=5)
+    assert cbmi("train", write_run(task)).returncode == 0
+
+
+def test_invalid_utf8(task):
+    lines = (task / "train.src").read_bytes().splitlines(keepends=True)
+    (task / "train.src").write_bytes(b"".join([*lines[:16], b"ba \xe9\n", *lines[17:]]))
+    assert "train.src, line 17: not valid UTF-8" in refused("train", write_run(task))
+    assert left_behind(task) == []
+
+
+@pytest.mark.parametrize("content", ["", "\n\n \n"])
+def test_an_empty_corpus(task, content):
+    for side in ("src", "tgt"):
+        (task / f"train.{side}").write_text(content)
+    assert "no pair with text on both sides" in refused("train", write_run(task))
+    assert left_behind(task) == []
+
+
+def test_empty_lines_are_dropped_and_counted(task):
+    for side, line in (("src", "ba da\n\n"), ("tgt", "\nba da\n")):
+        with open(task / f"train.{side}", "a") as file:
+            file.write(line)
+    result = cbmi("train", write_run(task))
+    assert result.returncode == 0
+    assert "40 pairs" in result.stderr.decode()
+    assert "2 with an empty side left out" in result.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("optimizer.peak_lt=1", "optimizer: unknown key 'peak_lt' (did you mean 'peak_lr'?)"),
+        ("batch.tokens=many", "batch.tokens"),
+        ("model.dropout=1.5", "model.dropout"),
+        ("stages.0.objective=cmbi", "unknown objective 'cmbi' (did you mean 'cbmi'?)"),
+        ("stages.adapt.objective.scale_tokn=1", "unknown key 'scale_tokn' (did you mean 'scale_token'?)"),
+        ("stages.adapt.objective.scale_token=-1", "scale_token"),
+        ("stages.adapt.language_model=off", "objective 'cbmi' needs a language model"),
+        ("stages.pretrain.language_model=off", "'frozen' needs a language model that an earlier stage trained"),
+        ("device=cuda:7", "device"),
+        ("initialize=nowhere", "nowhere: this is not a run directory"),
+        ("data.vocabulary.size=20000", "data.vocabulary.size: 20000 is larger than this corpus allows"),
+        ("data.max_length=2", "no usable pair is left"),
+    ],
+)
+def test_bad_settings(task, override, expected):
+    assert expected in refused("train", write_run(task), override)
+    assert left_behind(task) == []
+
+
+def test_a_run_directory_of_another_configuration(task):
+    path = write_run(task)
+    assert cbmi("train", path).returncode == 0
+    message = refused("train", path, "batch.tokens=150", "model.dropout=0.2")
+    assert "batch.tokens: 200, now 150" in message
+    assert "model.dropout: 0.1, now 0.2" in message
+    assert "choose another output=" in message
+    assert cbmi("train", path, "log.every=3").returncode == 0
+
+
+def test_a_mistake_in_the_data_settings_can_be_put_right(task):
+    path = write_run(task)
+    refused("train", path, "data.vocabulary.size=20000")
+    assert cbmi("prepare", path).returncode == 0
+    assert (task / "run" / "data" / "train" / "meta.json").exists()
+
+
+def test_commands_without_their_run(task):
+    nothing = task / "nothing"
+    for command in (
+        ["translate", nothing],
+        ["score", nothing, "--source", "a", "--target", "b"],
+        ["average", nothing, "--last", "1"],
+    ):
+        assert "nothing: this is not a run directory" in refused(*command)
+    assert cbmi("prepare", write_run(task)).returncode == 0
+    assert "there is no such checkpoint (there are: none)" in refused("translate", task / "run", input=b"")
+
+
+def test_score_and_evaluate_name_what_is_wrong(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    run = task / "run"
+    with open(task / "test.tgt", "a") as file:
+        file.write("ba\n")
+    message = refused("score", run, "--source", task / "test.src", "--target", task / "test.tgt", "-o", task / "out")
+    assert "has 5 lines but" in message
+    assert not (task / "out").exists()
+    assert "test.src" in refused("evaluate", "--reference", task / "test.tgt", task / "test.src")
+    assert "standard input, line 2: not valid UTF-8" in refused("translate", run, input=b"ba\n\xff\n")
+    plain = [{"name": "ce", "steps": 2}]
+    path = write_run(task, "plain.yaml", stages=plain, output=str(task / "plain"))
+    assert cbmi("train", path).returncode == 0
+    files = ["--source", task / "test.src", "--target", task / "test.src"]
+    assert "has no language model" in refused("score", task / "plain", *files)
+
+
+def test_a_folder_that_cannot_be_written(task):
+    (task / "file").write_text("")
+    assert "cannot be written" in refused("train", write_run(task, output=str(task / "file" / "run")))
+
+
+def test_wrong_usage_is_status_two():
+    assert cbmi("train").returncode == 2
+    assert cbmi("nonsense").returncode == 2
+    assert cbmi("--help").returncode == 0
+
+
+def test_a_reader_that_goes_away_is_no_error(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    read, write = os.pipe()
+    os.close(read)
+    import subprocess
+    import sys
+
+    from tasks import environment
+
+    command = [sys.executable, "-m", "cbmi", "translate", str(task / "run"), str(task / "train.src")]
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment())
+    assert b"Traceback" not in result.stderr
