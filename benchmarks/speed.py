@@ -164,9 +164,8 @@ def main() -> None:
         with open(arguments.output, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(row | {"machine": where}) + "\n" for row in rows)
     print(f"\n{where}\n")
-    print(
-        f"| {'what':42} | batch |  per second | {'unit':15} | peak GiB |\n|{'-' * 44}|------:|------------:|{'-' * 17}|---------:|"
-    )
+    print(f"| {'what':42} | batch |  per second | {'unit':15} | peak GiB |")
+    print(f"|{'-' * 44}|------:|------------:|{'-' * 17}|---------:|")
     for row in rows:
         peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f}"
         speed = f"{row['per_second']:,.0f}" if row["per_second"] > 100 else f"{row['per_second']:.1f}"

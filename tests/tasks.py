@@ -64,10 +64,10 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def cbmi(*arguments: str | Path, input: bytes | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess:
+def cbmi(*arguments: str | Path, input: bytes | None = None, timeout: int = 300) -> subprocess.CompletedProcess:
     """Run a command of the package in a process of its own."""
     command = [sys.executable, "-m", "cbmi", *map(str, arguments)]
-    return subprocess.run(command, input=input, capture_output=True, env=environment(), cwd=cwd, timeout=300)
+    return subprocess.run(command, input=input, capture_output=True, env=environment(), timeout=timeout)
 
 
 def refused(*arguments: str | Path, **settings: Any) -> str:

@@ -106,7 +106,7 @@ def test_nothing_usable_is_refused(tmp_path):
 
 def test_impossible_vocabularies_are_refused(tmp_path):
     write_task(tmp_path, train=20)
-    with pytest.raises(UserError, match="vocabulary.size: 9000 is larger than this corpus allows; take at most"):
+    with pytest.raises(UserError, match=r"vocabulary\.size: 9000 is larger than this corpus allows; take at most"):
         prepare(data(tmp_path, vocabulary={"size": 9000}), tmp_path / "run")
     letters = ["".join(chr(0x4E00 + i + 50 * k) for i in range(50)) for k in range(20)]
     with pytest.raises(UserError, match="too small for the letters of this corpus; take at least"):

@@ -42,6 +42,14 @@ def test_unequal_validation_files_leave_nothing_either(task):
     assert cbmi("train", write_run(task)).returncode == 0
 
 
+def test_a_bad_test_set_is_seen_before_training(task):
+    with open(task / "test.tgt", "a") as file:
+        file.write("ba\n")
+    files = f"data.test={{x: [{task / 'test.src'}, {task / 'test.tgt'}]}}"
+    assert "has 5 lines but" in refused("train", write_run(task), files)
+    assert left_behind(task) == []
+
+
 def test_invalid_utf8(task):
     lines = (task / "train.src").read_bytes().splitlines(keepends=True)
     (task / "train.src").write_bytes(b"".join([*lines[:16], b"ba \xe9\n", *lines[17:]]))

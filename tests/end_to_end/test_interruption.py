@@ -74,7 +74,7 @@ def finish(path: Path, uninterrupted: Path) -> None:
     assert same(weights(run), weights(uninterrupted / "run"))
     assert figures(run) == figures(uninterrupted / "run")
     assert os.readlink(run / "best") == os.readlink(uninterrupted / "run" / "best")
-    assert not [leftover for leftover in run.rglob(".*.partial")]
+    assert not list(run.rglob(".*.partial"))
 
 
 @pytest.mark.parametrize("seed", range(3))

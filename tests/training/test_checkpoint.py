@@ -44,17 +44,24 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(tmp_path, capsys, nam
     assert "step-10" in capsys.readouterr().err
 
 
+def fail_in(manager, name: str) -> None:
+    with pytest.raises(RuntimeError):
+        fill_and_fail(manager, name)
+
+
+def fill_and_fail(manager, name: str) -> None:
+    with manager as temporary:
+        (temporary / name if name else temporary).write_text("new")
+        raise RuntimeError
+
+
 def test_a_failed_write_leaves_the_old_one(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_file(path) as temporary:
-        temporary.write_text("new")
-        raise RuntimeError
+    fail_in(atomic_file(path), "")
     assert path.read_text() == "old"
-    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "folder") as temporary:
-        (temporary / "x").write_text("new")
-        raise RuntimeError
-    assert sorted(os.listdir(tmp_path)) == ["file"]
+    fail_in(atomic_folder(tmp_path / "folder"), "inside")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_old_checkpoints_go_but_not_the_best_and_the_ends_of_stages(tmp_path):

@@ -42,6 +42,7 @@ def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Pat
             for record in scorer.score(window, progress.advance):
                 sentence_cbmi.append(record["sentence_cbmi"])
                 waiting.write(json.dumps(record, ensure_ascii=False) + "\n")
+    model.report_truncated()
     if not sentence_cbmi:
         raise UserError(f"{' and '.join(files)}: there is nothing to score.")
     weights = scorer.sentence_weights(sentence_cbmi)
@@ -74,8 +75,8 @@ class Scorer:
 
     def score(self, pairs: Sequence[tuple[str, str]], advance=lambda pairs: None) -> Iterator[dict[str, Any]]:
         """Records in order; `weights` are the token weights alone."""
-        sources = self.model.encode_source([pair[0] for pair in pairs])
-        targets = self.model.target.encode([pair[1] for pair in pairs])
+        sources = self.model.encode(self.model.source, [pair[0] for pair in pairs])
+        targets = self.model.encode(self.model.target, [pair[1] for pair in pairs])
         order = sorted(range(len(pairs)), key=lambda i: (len(targets[i]), len(sources[i])))
         records: list[dict[str, Any]] = [{} for _ in pairs]
         limit = TOKENS_AT_A_TIME.get(self.model.device.type, 4000)

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TextIO
 
 from cbmi.data.text import decode_lines, read_lines
-from cbmi.progress import bar, say
-from cbmi.training.trained import LONGEST_SOURCE, Trained
+from cbmi.progress import bar
+from cbmi.training.trained import Trained
 
 WINDOW = 5_000  # lines read, sorted by length and translated at a time
 
@@ -32,8 +32,7 @@ def translate_lines(
                 for score, log_probability, text in found:
                     output.write(f"{score:.4f}\t{log_probability:.4f}\t{text}\n" if scores else text + "\n")
             output.flush()
-    if model.truncated:
-        say(f"{model.truncated} lines were over {LONGEST_SOURCE} pieces long and were cut there.")
+    model.report_truncated()
 
 
 def _standard_input() -> Iterator[str]:

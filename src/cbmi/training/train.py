@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from cbmi.config import RunConfig
 from cbmi.data.prepare import open_corpus, prepare
+from cbmi.data.text import read_pairs
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder
 from cbmi.objectives import Objective, build
@@ -91,10 +93,19 @@ def starting_point(config: RunConfig) -> Path:
     return run.best.resolve()
 
 
+def check_test_sets(config: RunConfig) -> None:
+    """Read the test sets through once, so that a mistake in them shows now and not after training."""
+    for files in config.data.test.values():
+        for _ in read_pairs(files, Counter()):
+            pass
+
+
 def prepare_run(config: RunConfig, run: Run) -> None:
     """Make this the directory of the run, with its vocabulary and encoded corpora, or leave it as it was."""
     run.adopt(config)
     try:
+        if not run.prepared:
+            check_test_sets(config)
         if config.initialize and not run.vocab.exists():
             with atomic_folder(run.vocab) as temporary:
                 shutil.copytree(Run(config.initialize).vocab, temporary, dirs_exist_ok=True)

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import torch
 
-from cbmi.data.vocabulary import EOS
+from cbmi.data.vocabulary import EOS, Vocabulary
 from cbmi.decoding import Hypothesis, translate_ids
 from cbmi.errors import UserError
 from cbmi.model import LanguageModel, Translator
+from cbmi.progress import say
 from cbmi.training import checkpoint as store
 from cbmi.training.networks import new_language_model, new_translator
 from cbmi.training.run import Run
 from cbmi.training.validation import SPECIAL
 from cbmi.training.world import choose_device, choose_precision
 
-LONGEST_SOURCE = 1024  # pieces; a longer line is cut, and counted
+LONGEST_LINE = 1024  # pieces; a longer line is cut, and counted
 
 
 class Trained:
@@ -36,7 +37,7 @@ class Trained:
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
         self.translator = self._translator()
-        self.truncated = 0  # source lines cut at LONGEST_SOURCE pieces so far
+        self.truncated = 0  # lines cut at LONGEST_LINE pieces so far
 
     def _folder(self, checkpoint: str | None) -> Path:
         folder = self.run.checkpoints / checkpoint if checkpoint else self.run.best
@@ -61,14 +62,18 @@ class Trained:
             raise UserError(f"{self.folder} has no language model: train one with language_model: train.")
         return self._loaded(new_language_model(self.config.model, len(self.target)), tensors)
 
-    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        """Source ids; a line over `LONGEST_SOURCE` pieces is cut and counted in `truncated`."""
-        ids = self.source.encode(lines)
+    def encode(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of lines; one of over `LONGEST_LINE` pieces is cut and counted in `truncated`."""
+        ids = vocabulary.encode(lines)
         for i, sentence in enumerate(ids):
-            if len(sentence) > LONGEST_SOURCE:
+            if len(sentence) > LONGEST_LINE:
                 self.truncated += 1
-                ids[i] = [*sentence[: LONGEST_SOURCE - 1], EOS]
+                ids[i] = [*sentence[: LONGEST_LINE - 1], EOS]
         return ids
+
+    def report_truncated(self) -> None:
+        if self.truncated:
+            say(f"{self.truncated:,} lines were over {LONGEST_LINE} pieces long and were cut there.")
 
     def hypotheses(
         self,
@@ -83,7 +88,7 @@ class Trained:
         if not 1 <= nbest <= beam:
             raise UserError(f"nbest is {nbest}, but should be between 1 and the beam's width, {beam}.")
         filled = [i for i, line in enumerate(lines) if line.strip()]
-        sentences = self.encode_source([lines[i] for i in filled])
+        sentences = self.encode(self.source, [lines[i] for i in filled])
         results: list[list[Hypothesis]] = [[] for _ in lines]
         settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "advance": advance}
         found = translate_ids(self.translator, sentences, SPECIAL, **settings)

@@ -1,0 +1,72 @@
+"""The demo, whole: what it prints, what it leaves, and whether CBMI agrees with the corpus's own truth."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tasks import cbmi
+
+from cbmi.analysis.ranking import roc_auc
+from cbmi.experiments.demo import labelled_tokens, score_training_pairs
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    result = cbmi("demo", "-o", folder, timeout=900)
+    assert result.returncode == 0, result.stderr.decode()
+    return folder, result.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def records(demo):
+    return score_training_pairs(demo[0])
+
+
+def test_the_summary_has_everything(demo):
+    _, printed = demo
+    for part in ("BLEU", "chrF", "ΔBLEU", "seconds", "CE ", "CBMI ", "heatmap.html", "The whole demo took"):
+        assert part in printed
+    assert printed.count("  English    ") == 3
+    worst = printed.split("The worst training pairs")[1].split("Matched above")[0]
+    assert worst.count("(mismatched on purpose)") == 3
+
+
+def test_both_systems_have_learnt_the_language(demo):
+    folder, _ = demo
+    for run in ("ce", "cbmi"):
+        results = json.loads((folder / run / "test" / "results.json").read_text())["results"]
+        assert results["test"]["bleu"] > 85
+
+
+def test_sentence_cbmi_knows_mismatched_pairs(records):
+    matched = [record["sentence_cbmi"] for record in records if not record["mismatched"]]
+    mismatched = [record["sentence_cbmi"] for record in records if record["mismatched"]]
+    assert len(mismatched) == len(records) // 20
+    assert roc_auc(matched, mismatched) >= 0.95
+
+
+def test_token_cbmi_knows_what_the_source_decides(records):
+    tokens = [pair for record in records if not record["mismatched"] for pair in labelled_tokens(record)]
+    values = {kind: [value for label, value in tokens if label == kind] for kind in ("source", "context")}
+    assert min(map(len, values.values())) > 5000
+    assert roc_auc(values["source"], values["context"]) >= 0.9
+
+
+def test_the_page_stands_alone(demo):
+    page = (demo[0] / "heatmap.html").read_text(encoding="utf-8")
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "worst of training, mismatched" in page
+
+
+def test_the_demo_again_only_shows_what_is_there(demo):
+    """A finished demo trains nothing again and says the same."""
+    folder, printed = demo
+    again = cbmi("demo", "-o", folder, timeout=600).stdout.decode()
+
+    def table(text):
+        return [line.split()[:5] for line in text.splitlines() if line.startswith(("CE ", "CBMI "))]
+
+    assert table(again) == table(printed)

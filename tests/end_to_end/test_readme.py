@@ -1,0 +1,109 @@
+"""The README's own commands, in its own words, on a small corpus with the README's file names."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tasks import environment
+
+from cbmi.config import read_run_file
+from cbmi.data.demo import generate
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SMALL = [
+    "stages.pretrain.steps=4",
+    "stages.adapt.steps=3",
+    "data.vocabulary.size=700",
+    "batch.tokens=300",
+    "model=tiny",
+]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def write_corpus(folder: Path) -> None:
+    pairs = generate(180, seed=3)
+    for start, stop, name, opener in (
+        (0, 150, "train", gzip.open),
+        (150, 165, "valid", open),
+        (165, 180, "test", open),
+    ):
+        for side in ("en", "de"):
+            lines = [pair.source if side == "en" else pair.target for pair in pairs[start:stop]]
+            text = "".join(line + "\n" for line in lines)
+            with opener(folder / f"{name}.{side}{'.gz' if name == 'train' else ''}", "wt", encoding="utf-8") as file:
+                file.write(text)
+            if name == "train":
+                (folder / f"train.{side}").write_text(text, encoding="utf-8")
+
+
+def as_run_here(command: str) -> list[str] | None:
+    """The command with this interpreter, and small; None for what `make` covers."""
+    words = shlex.split(command, comments=True)
+    if not words or words[0] in ("make", "pip"):
+        return None
+    if words[0] == "torchrun":
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words[3:]]
+    elif words[0] == "cbmi":
+        words = [sys.executable, "-m", *words]
+    return words + (SMALL if "train" in words else [])
+
+
+@pytest.mark.timeout(240)
+def test_the_commands_of_the_readme(tmp_path):
+    write_corpus(tmp_path)
+    (settings,) = blocks("yaml")
+    (tmp_path / "mine.yaml").write_text(settings)
+    commands = [as_run_here(line) for block in blocks("") for line in block.splitlines()]
+    ran = 0
+    for command in filter(None, commands):
+        if command[1] != "-m":  # a table that the demo printed
+            continue
+        result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=200)
+        assert result.returncode == 0, (command, result.stderr.decode())
+        ran += 1
+    assert ran == 5
+    assert len((tmp_path / "test.out").read_text().splitlines()) == 15
+    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 150
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes").glob("*.yaml")))
+def test_recipes_are_sound(recipe):
+    config = read_run_file(ROOT / "recipes" / recipe)
+    assert [stage.name for stage in config.stages] == ["pretrain", "adapt"]
+
+
+def test_the_wmt_recipes_have_the_papers_settings():
+    for task, shared, restart in (("wmt14-en-de", True, True), ("wmt19-zh-en", False, False)):
+        for size, width, peak, dropout in (("base", 512, 7e-4, 0.1), ("big", 1024, 5e-4, 0.3)):
+            config = read_run_file(ROOT / "recipes" / f"{task}-{size}.yaml")
+            assert (config.model.width, config.optimizer.peak_lr, config.model.dropout) == (width, peak, dropout)
+            assert (config.model.attention_dropout, config.model.activation_dropout) == (0.1, 0.1)
+            assert (config.optimizer.warmup, config.optimizer.clip, config.batch.tokens) == (4000, 5.0, 4096)
+            assert config.optimizer.betas == (0.9, 0.98)
+            assert (config.data.vocabulary.size, config.data.vocabulary.shared) == (32000, shared)
+            assert [stage.steps for stage in config.stages] == [100_000, 200_000]
+            assert config.stages[1].objective == {"name": "cbmi", "scale_token": 0.1, "scale_sentence": 0.3}
+            assert config.stages[1].language_model == "frozen"
+            assert config.stages[1].restart_optimizer is restart
+            assert (config.validate_.every, config.validate_.beam, config.validate_.length_penalty) == (5000, 4, 0.6)
+
+
+def test_the_guides_run_file_is_understood(tmp_path):
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    (settings,) = re.findall(r"^```yaml\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
+    path = tmp_path / "run.yaml"
+    path.write_text(settings)
+    config = read_run_file(path)
+    named = set(re.findall(r"`([a-z_]+)[.\[`]", guide))
+    assert set(yaml.safe_load(yaml.safe_dump(config.plain()))) <= named
