@@ -27,8 +27,10 @@ SMALL = [
 ]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a Markdown text that are marked with a language ("": with none)."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [code for marked, code in found if marked == language]
 
 
 def write_corpus(folder: Path) -> None:
@@ -48,9 +50,9 @@ def write_corpus(folder: Path) -> None:
 
 
 def as_run_here(command: str) -> list[str] | None:
-    """The command with this interpreter, and small; None for what `make` covers."""
-    words = shlex.split(command, comments=True)
-    if not words or words[0] in ("make", "pip"):
+    """The command with this interpreter, and small; None for what `make` covers and for what the demo printed."""
+    words = shlex.split(command, comments=True) if command.startswith(("cbmi", "torchrun")) else []
+    if not words:
         return None
     if words[0] == "torchrun":
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words[3:]]
@@ -62,13 +64,11 @@ def as_run_here(command: str) -> list[str] | None:
 @pytest.mark.timeout(240)
 def test_the_commands_of_the_readme(tmp_path):
     write_corpus(tmp_path)
-    (settings,) = blocks("yaml")
+    (settings,) = blocks(README, "yaml")
     (tmp_path / "mine.yaml").write_text(settings)
-    commands = [as_run_here(line) for block in blocks("") for line in block.splitlines()]
+    commands = [as_run_here(line) for block in blocks(README, "") for line in block.splitlines()]
     ran = 0
     for command in filter(None, commands):
-        if command[1] != "-m":  # a table that the demo printed
-            continue
         result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=200)
         assert result.returncode == 0, (command, result.stderr.decode())
         ran += 1
@@ -101,7 +101,7 @@ def test_the_wmt_recipes_have_the_papers_settings():
 
 def test_the_guides_run_file_is_understood(tmp_path):
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    (settings,) = re.findall(r"^```yaml\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
+    (settings,) = blocks(guide, "yaml")
     path = tmp_path / "run.yaml"
     path.write_text(settings)
     config = read_run_file(path)

@@ -10,10 +10,10 @@ from tasks import cbmi, refused, without_dropout, write_run, write_task
 import cbmi as package
 
 FAST = {
-    "model": without_dropout(width=64, feed_forward=128, heads=2),
+    "model": without_dropout(width=64, feed_forward=256, heads=2),
     "batch": {"tokens": 1500},
-    "optimizer": {"peak_lr": 4.0e-3, "warmup": 60},
-    "validate": {"every": 1000, "beam": 2},
+    "optimizer": {"peak_lr": 3.0e-3, "warmup": 100},
+    "validate": {"every": 100, "beam": 2},
     "log": {"every": 20},
 }
 
@@ -21,7 +21,13 @@ FAST = {
 def stages(objective, pretrain, adapt):
     return [
         {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": pretrain},
-        {"name": "adapt", "objective": objective, "language_model": "frozen", "steps": adapt},
+        {
+            "name": "adapt",
+            "objective": objective,
+            "language_model": "frozen",
+            "steps": adapt,
+            "restart_optimizer": False,
+        },
     ]
 
 
@@ -31,7 +37,7 @@ def copied(tmp_path_factory):
     folder = tmp_path_factory.mktemp("copy")
     write_task(folder, train=3000, valid=60)
     tests = {"test": {"test": [str(folder / "test.src"), str(folder / "test.tgt")]}}
-    path = write_run(folder, **FAST, stages=stages("cbmi", 260, 60))
+    path = write_run(folder, **FAST, stages=stages("cbmi", 300, 100))
     data = json.dumps(tests["test"])
     result = cbmi("train", path, f"data.test={data}")
     assert result.returncode == 0, result.stderr.decode()
@@ -45,7 +51,7 @@ def test_cbmi_learns_to_copy(copied):
 
 def test_cross_entropy_learns_to_reverse(tmp_path):
     write_task(tmp_path, train=3000, valid=60, reverse=True)
-    path = write_run(tmp_path, **FAST, stages=[{"name": "ce", "steps": 400}])
+    path = write_run(tmp_path, **FAST, stages=[{"name": "ce", "steps": 700}])
     data = json.dumps({"test": [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]})
     assert cbmi("train", path, f"data.test={data}").returncode == 0
     assert json.loads((tmp_path / "run" / "test" / "results.json").read_text())["results"]["test"]["bleu"] > 95
@@ -61,7 +67,7 @@ def test_the_log_has_the_figures(copied):
     assert adapting[-1]["cbmi_mean"] > 2  # a copy depends on its source
     assert 0.9 < adapting[-1]["weight_mean"] < 1.1
     validated = [record for record in records if "valid_bleu" in record]
-    assert [record["stage"] for record in validated] == ["pretrain", "adapt"]
+    assert [record["stage"] for record in validated] == 3 * ["pretrain"] + ["adapt"]
     assert validated[-1]["valid_bleu"] > 95
 
 
@@ -136,13 +142,13 @@ def test_averages(copied):
 
     result = cbmi("average", copied / "run", "--last", "2")
     assert result.returncode == 0, result.stderr.decode()
-    folders = [copied / "run" / "checkpoints" / name for name in ("step-260", "step-320", "average-last-2")]
+    folders = [copied / "run" / "checkpoints" / name for name in ("step-300", "step-400", "average-last-2")]
     first, second, mean = (load_file(folder / "translator.safetensors") for folder in folders)
     for name in mean:
         assert ((first[name] + second[name]) / 2 - mean[name]).abs().max() < 1e-6
     text = b"ba da\n"
     assert cbmi("translate", copied / "run", "--checkpoint", "average-last-2", input=text).returncode == 0
-    assert "has 2 validated checkpoints, not 9" in refused("average", copied / "run", "--best", "9")
+    assert "has 4 validated checkpoints, not 9" in refused("average", copied / "run", "--best", "9")
     assert "either --last K or --best K" in refused("average", copied / "run")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -50,9 +50,18 @@ class Vocabulary:
 def learn(lines: Iterable[str], size: int) -> Vocabulary:
     """Learn a vocabulary of `size` pieces from lines of text; the same lines give the same vocabulary."""
     model = io.BytesIO()
+    problems: list[UserError] = []
+
+    def watched() -> Iterator[str]:  # sentencepiece would wrap the error of a bad corpus in one of its own
+        try:
+            yield from lines
+        except UserError as error:
+            problems.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=watched(),
             model_writer=model,
             model_type="bpe",
             vocab_size=size,
@@ -66,11 +75,10 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
             input_sentence_size=SAMPLE_LINES,
             shuffle_input_sentence=True,
             max_sentence_length=LONGEST_LINE,
-            train_extremely_large_corpus=False,
             minloglevel=3,
         )
     except RuntimeError as error:
-        raise UserError(_why_not(str(error), size)) from None
+        raise (problems[0] if problems else UserError(_why_not(str(error), size))) from None
     return Vocabulary(model.getvalue())
 
 
