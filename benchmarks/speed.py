@@ -1,7 +1,7 @@
 """Tokens/s of training and sentences/s of translation, on this machine.
 
     python benchmarks/speed.py --preset base --tokens 4096 32768
-    python benchmarks/speed.py --preset tiny --tokens 2048 --steps 30
+    python benchmarks/speed.py --preset small --vocabulary 8000 --steps 6
 
 Random pairs with the lengths of real ones: target ~ lognormal with mean 27, 3 to 120 pieces; source = target ×
 N(1, 0.12). Training is the whole loop as `cbmi train` runs it (batches from disk, forward, backward, clipping,
@@ -31,6 +31,7 @@ from cbmi.files import to_json
 from cbmi.model import pack
 from cbmi.training.networks import new_translator
 from cbmi.training.run import Run
+from cbmi.training.session import Session
 from cbmi.training.train import build
 from cbmi.training.trainer import Trainer
 from cbmi.training.validation import SPECIAL
@@ -53,6 +54,7 @@ def write_corpus(folder: Path, pairs: int, vocabulary: int) -> None:
     for name, lengths in (("source", source), ("target", target)):
         random.integers(4, vocabulary, lengths.sum()).astype(np.uint16).tofile(folder / f"{name}.ids")
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64).tofile(folder / f"{name}.offsets")
+    np.arange(pairs).tofile(folder / "lines")
     tokens = {"source": int(source.sum()), "target": int(target.sum())}
     (folder / "meta.json").write_text(to_json({"pairs": pairs, "dtype": "uint16", "tokens": tokens}))
 
@@ -77,7 +79,7 @@ def measure_training(arguments: argparse.Namespace, tokens: int) -> list[dict]:
         sizes = (arguments.vocabulary, arguments.vocabulary)
         corpus = Corpus(folder / "data" / "train")
         peaks = []
-        trainer = Trainer(config, run, objectives, corpus, None, sizes, World(0, 1, device))
+        trainer = Trainer(Session(config, run, sizes, World(0, 1, device)), objectives, corpus, None)
         if device.type == "cuda":
             watch_memory(trainer, peaks)
         trainer.train()
@@ -144,7 +146,7 @@ def machine(device: torch.device) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="tiny", choices=["tiny", "small", "base", "big"])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[2048], help="batch sizes of training")
+    parser.add_argument("--tokens", type=int, nargs="*", default=[2048], help="batch sizes of training")
     parser.add_argument("--sentences-at-once", type=int, nargs="*", default=[64], help="batch sizes of translation")
     parser.add_argument("--steps", type=int, default=30, help="training steps of each kind")
     parser.add_argument("--pairs", type=int, default=50_000)

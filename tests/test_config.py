@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tasks import run_values
 
-from cbmi.config import PRESETS, RunConfig, check, differences, parse_yaml, read_run_file
+from cbmi.config import PRESETS, RunConfig, check, differences, dump_yaml, parse_yaml, read_run_file
 from cbmi.errors import UserError
 
 
@@ -116,7 +116,8 @@ def test_overrides(tmp_path, values):
     assert config.stages[1].objective == {"name": "cbmi", "scale_token": 0.2}
     assert config.optimizer.peak_lr == 5e-4
     assert config.data.vocabulary.shared is False
-    for bad in ("nonsense", "stages.7.steps=1", "=3", "seed.x=1", "seed=[1"):
+    bad_ones = ("nonsense", "stages.7.steps=1", "=3", "seed.x=1", "seed=[1", "data.train.0.x=1", "data={[a, b]: 1}")
+    for bad in bad_ones:
         with pytest.raises(UserError):
             read_run_file(path, [bad])
 
@@ -126,6 +127,17 @@ def test_resolved_settings_read_back_the_same(values):
     again = check(RunConfig, parse_yaml(yaml.safe_dump(config.plain()), ""), "")
     assert again == config
     assert differences(config.plain(), again.plain()) == []
+
+
+@pytest.mark.parametrize("name", ["7e4", "no", "1:30", "true", "0x10", "null", "~", "2020-01-01", "a: b", "ü"])
+def test_any_name_reads_back_as_it_was(values, name):
+    config = check(RunConfig, values | {"output": name}, "")
+    assert check(RunConfig, parse_yaml(dump_yaml(config.plain()), ""), "").output == name
+
+
+def test_yaml_anchors_and_merges_are_understood():
+    text = "a: &one {x: 1, y: 2}\nb: {<<: *one, y: 3}"
+    assert parse_yaml(text, "")["b"] == {"x": 1, "y": 3}
 
 
 def test_differences_are_named():

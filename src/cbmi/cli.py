@@ -86,8 +86,8 @@ def translate(
     from cbmi.analysis.translate import translate_lines
     from cbmi.training.trained import Trained
 
-    model = Trained(run, checkpoint, device)
     with _writer(output) as out:
+        model = Trained(run, checkpoint, device)
         translate_lines(model, file, out, beam, length_penalty, nbest, scores)
 
 
@@ -106,8 +106,8 @@ def score(
     from cbmi.analysis.score import score_files
     from cbmi.training.trained import Trained
 
-    model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
     with _writer(output) as out, tempfile.TemporaryDirectory() as folder:
+        model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
         score_files(model, (source, target), out, Path(folder) / "records")
 
 
@@ -170,6 +170,13 @@ def _writer(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
+        return
+    path = path.resolve()  # a link stays a link
+    if path.is_dir():
+        raise UserError(f"{path}: this is a folder; name a file to write to.")
+    if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
+        with disk_errors(path), open(path, "w", encoding="utf-8", newline="\n") as file:
+            yield file
         return
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,9 +25,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 T = TypeVar("T", bound=BaseModel)
-Share = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, strict=True)]
+AboveZero = Annotated[float, Field(gt=0, strict=True)]
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 Files = Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
 
 
@@ -54,8 +57,8 @@ class Settings(BaseModel):
 
 
 class Vocabulary(Settings):
-    size: Annotated[int, Field(ge=300)] = 32000  # 256 byte pieces and 4 special ones are among them
-    shared: bool = True
+    size: Annotated[int, Field(ge=300, strict=True)] = 32000  # 256 byte pieces and 4 special ones are among them
+    shared: Flag = True
 
 
 class Data(Settings):
@@ -75,7 +78,7 @@ class Data(Settings):
 
 class Model(Settings):
     preset: Literal["tiny", "small", "base", "big"] = "base"
-    width: Positive
+    width: Annotated[int, Field(ge=4, strict=True)]
     feed_forward: Positive
     heads: Positive
     encoder_layers: Positive
@@ -108,12 +111,12 @@ class Batch(Settings):
 
 
 class Optimizer(Settings):
-    peak_lr: Annotated[float, Field(gt=0)] = 7e-4
+    peak_lr: AboveZero = 7e-4
     warmup: Count = 4000
-    initial_lr: Annotated[float, Field(ge=0)] = 1e-7
-    clip: Annotated[float, Field(ge=0)] = 5.0  # of the gradient's norm, each network on its own; 0: none
+    initial_lr: NotNegative = 1e-7
+    clip: NotNegative = 5.0  # of the gradient's norm, each network on its own; 0: none
     betas: tuple[Share, Share] = (0.9, 0.98)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    eps: AboveZero = 1e-8
 
 
 class Stage(Settings):
@@ -121,7 +124,7 @@ class Stage(Settings):
     objective: dict[str, Any] = {"name": "ce"}
     language_model: Literal["train", "frozen", "joint", "off"] = "off"
     steps: Positive
-    restart_optimizer: bool = True  # Adam's state and the schedule begin anew; no matter in the first stage
+    restart_optimizer: Flag = True  # Adam's state and the schedule begin anew; no matter in the first stage
 
     @field_validator("language_model", mode="before")
     @classmethod
@@ -140,7 +143,7 @@ class Stage(Settings):
 class Validate(Settings):
     every: Positive = 5000
     beam: Count = 4  # 0: loss and perplexity only, and the lowest loss is the best
-    length_penalty: Annotated[float, Field(ge=0)] = 0.6
+    length_penalty: NotNegative = 0.6
     patience: Count = 0  # a stage ends after so many validations without a new best; 0: never
 
 
@@ -152,7 +155,7 @@ class Checkpoints(Settings):
 
 class Log(Settings):
     every: Positive = 100
-    tensorboard: bool = False
+    tensorboard: Flag = False
 
 
 class RunConfig(Settings):
@@ -204,18 +207,19 @@ class RunConfig(Settings):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's plain scalars (`no` is Norwegian, `7e-4` is a number), and no key twice."""
+    """Scalars as people mean them (`no` is Norwegian, `7e-4` is a number), and no key twice."""
 
     def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' stands there twice", key_node.start_mark
-                )
-            seen.add(key)
+        keys = [key for key, _ in node.value]
+        for i, key in enumerate(keys):
+            if any(key.value == other.value for other in keys[:i]):
+                message = f"key '{key.value}' stands there twice"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
         return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back as it was."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -228,6 +232,13 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)$"),
     "-+0123456789.",
 )
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def dump_yaml(values: Any) -> str:
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -265,10 +276,10 @@ def _override(values: dict[str, Any], override: str) -> None:
         shorthand = {"model": "preset", "objective": "name"}.get(key)
         if isinstance(place, list):
             place = place[_item(place, key, override)]
-            continue
-        if shorthand and isinstance(place.get(key), str):  # `model: small` is short for {preset: small}
-            place[key] = {shorthand: place[key]}
-        place = place.setdefault(key, {})
+        else:
+            if shorthand and isinstance(place.get(key), str):  # `model: small` is short for {preset: small}
+                place[key] = {shorthand: place[key]}
+            place = place.setdefault(key, {})
         if not isinstance(place, dict | list):
             raise UserError(f"'{override}': {'.'.join(parents[: depth + 1])} has no settings below it.")
     value = parse_yaml(text, f"'{override}'")

@@ -30,7 +30,8 @@ def sync(path: Path) -> None:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write beside the file, then swap: a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 

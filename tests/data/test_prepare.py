@@ -75,6 +75,7 @@ def test_odd_lines_do_not_break_alignment(tmp_path):
     meta = open_corpus(tmp_path / "run", "train").meta
     assert meta["left_out"] == {"empty": 2, "too_long": 1}
     assert meta["repaired_lines"] == 2
+    assert open_corpus(tmp_path / "run", "train").lines.tolist() == [0, 1, 2, 6, 7, *range(8, 28)]
 
 
 def test_pairs_over_the_limit_are_left_out_and_counted(tmp_path, capsys):
@@ -83,7 +84,10 @@ def test_pairs_over_the_limit_are_left_out_and_counted(tmp_path, capsys):
     corpus = open_corpus(tmp_path / "run", "train")
     assert corpus.lengths().max() <= 6
     assert corpus.meta["left_out"]["too_long"] == 40 - len(corpus) > 0
-    assert f"{40 - len(corpus)} over 6 pieces left out" in capsys.readouterr().err
+    assert f"{40 - len(corpus)} over 6 pieces" in capsys.readouterr().err
+    short = [i for i, line in enumerate((tmp_path / "train.src").read_text().splitlines()) if len(line.split()) < 6]
+    assert set(corpus.lines.tolist()) <= set(short)
+    assert (np.diff(corpus.lines) > 0).all()
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):
@@ -92,7 +96,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     bad = tmp_path / "bad.tgt"
     bad.write_bytes(b"ba\n" * 39 + b"\xff\n")
     with pytest.raises(UserError, match="line 40"):
-        encode((str(tmp_path / "train.src"), str(bad)), vocabulary, vocabulary, tmp_path / "out", None)
+        encode((str(tmp_path / "train.src"), str(bad)), vocabulary, vocabulary, tmp_path / "out", 256)
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == []
 
 
@@ -136,7 +140,7 @@ from pathlib import Path
 from cbmi.data.prepare import encode
 from cbmi.data.vocabulary import Vocabulary
 vocabulary = Vocabulary(Path(sys.argv[1]).read_bytes())
-encode((sys.argv[2], sys.argv[2]), vocabulary, vocabulary, Path(sys.argv[3]), None)
+encode((sys.argv[2], sys.argv[2]), vocabulary, vocabulary, Path(sys.argv[3]), 256)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

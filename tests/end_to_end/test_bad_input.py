@@ -38,6 +38,7 @@ def test_unequal_validation_files_leave_nothing_either(task):
     with open(task / "valid.tgt", "a") as file:
         file.write("ba\n")
     assert "has 5 lines but" in refused("train", write_run(task))
+    assert left_behind(task) == []
     write_task(task, train=40, valid=5)
     assert cbmi("train", write_run(task)).returncode == 0
 
@@ -72,7 +73,7 @@ def test_empty_lines_are_dropped_and_counted(task):
     result = cbmi("train", write_run(task))
     assert result.returncode == 0
     assert "40 pairs" in result.stderr.decode()
-    assert "2 with an empty side left out" in result.stderr.decode()
+    assert "2 with an empty side" in result.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,12 @@ def test_empty_lines_are_dropped_and_counted(task):
         ("stages.adapt.language_model=off", "objective 'cbmi' needs a language model"),
         ("stages.pretrain.language_model=off", "'frozen' needs a language model that an earlier stage trained"),
         ("device=cuda:7", "device"),
+        ("device=tpu", "device"),
+        ("seed=100000000000000000000", "seed"),
+        ("stages.0.steps=true", "stages.0.steps: input should be a valid integer, not True"),
+        ("model.dropout=false", "model.dropout: input should be a valid number, not False"),
+        ("data.vocabulary.shared=yes", "data.vocabulary.shared: input should be a valid boolean, not 'yes'"),
+        ("data.train.0.x=1", "data.train.0 has no settings below it"),
         ("initialize=nowhere", "nowhere: this is not a run directory"),
         ("data.vocabulary.size=20000", "data.vocabulary.size: 20000 is larger than this corpus allows"),
         ("data.max_length=2", "no usable pair is left"),
@@ -105,6 +112,66 @@ def test_a_run_directory_of_another_configuration(task):
     assert "model.dropout: 0.1, now 0.2" in message
     assert "choose another output=" in message
     assert cbmi("train", path, "log.every=3").returncode == 0
+
+
+def test_the_users_own_files_are_never_touched(task):
+    """An output folder that holds a `data` of the user's own is no run directory, whatever else goes wrong."""
+    (task / "data").mkdir()
+    (task / "data" / "precious").write_text("mine")
+    for overrides in ([], ["data.vocabulary.size=20000"]):
+        message = refused("train", write_run(task, output=str(task)), *overrides)
+        assert "is no run directory: choose another output=" in message
+    assert (task / "data" / "precious").read_text() == "mine"
+
+
+def test_a_run_can_be_moved(task):
+    path = write_run(task)
+    assert cbmi("train", path).returncode == 0
+    (task / "run").rename(task / "moved")
+    result = cbmi("train", path, f"output={task}/./moved")
+    assert result.returncode == 0, result.stderr.decode()
+    assert "Going on from" in result.stderr.decode()
+
+
+def test_changed_corpus_files_are_noticed(task):
+    path = write_run(task)
+    assert cbmi("prepare", path).returncode == 0
+    with open(task / "valid.src", "a") as source, open(task / "valid.tgt", "a") as target:
+        source.write("ba\n")
+        target.write("ba\n")
+    assert "valid.src has changed since it was prepared" in refused("train", path)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(task):
+    path = write_run(task, optimizer={"peak_lr": 1.0e30, "warmup": 0})
+    for beam in ("0", "2"):
+        message = refused("train", path, f"validate.beam={beam}", f"output={task / ('run' + beam)}")
+        assert "the loss is not a number at step" in message
+        assert not (task / f"run{beam}" / "best").exists()
+
+
+def test_initialize_is_needed_only_once(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    stages = [{"name": "adapt", "objective": "cbmi", "language_model": "frozen", "steps": 4}]
+    settings = {"stages": stages, "initialize": str(task / "run"), "output": str(task / "second")}
+    path = write_run(task, "second.yaml", **settings)
+    assert cbmi("train", path).returncode == 0
+    (task / "run").rename(task / "gone")
+    assert cbmi("train", path, "stages.adapt.steps=6").returncode == 0
+
+
+def test_output_files(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    arguments = ["translate", task / "run", task / "test.src", "-o"]
+    assert "this is a folder" in refused(*arguments, task)
+    (task / "real").write_text("old")
+    (task / "link").symlink_to(task / "real")
+    assert cbmi(*arguments, task / "link").returncode == 0
+    assert (task / "link").is_symlink()
+    assert len((task / "real").read_text().splitlines()) == 5
+    assert cbmi(*arguments, "/dev/null").returncode == 0
+    assert not os.path.isfile("/dev/null")
+    assert "none of auto, cpu, cuda" in refused("translate", task / "run", "--device", "tpu", input=b"")
 
 
 def test_a_mistake_in_the_data_settings_can_be_put_right(task):
@@ -135,6 +202,9 @@ def test_score_and_evaluate_name_what_is_wrong(task):
     assert "has 5 lines but" in message
     assert not (task / "out").exists()
     assert "test.src" in refused("evaluate", "--reference", task / "test.tgt", task / "test.src")
+    unknown = ["--multi-bleu", "--tokenize", "klingon"]
+    message = refused("evaluate", "--reference", task / "test.tgt", task / "test.tgt", *unknown)
+    assert "Moses knows no language 'klingon'" in message
     assert "standard input, line 2: not valid UTF-8" in refused("translate", run, input=b"ba\n\xff\n")
     plain = [{"name": "ce", "steps": 2}]
     path = write_run(task, "plain.yaml", stages=plain, output=str(task / "plain"))

@@ -140,6 +140,36 @@ def test_a_torn_checkpoint_is_passed_over(uninterrupted, tmp_path):
     assert same(weights(tmp_path / "run"), weights(uninterrupted / "run"))
 
 
+def test_torn_checkpoints_never_stand_in_the_way(tmp_path):
+    write_task(tmp_path, train=60, valid=8)
+    path = write_run(tmp_path, stages=STAGES[:1], checkpoints={"every": 2, "keep_last": 1}, validate={"every": 100})
+    assert cbmi("train", path).returncode == 0
+    shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=True)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / "step-14" / "state.json").write_text("{")
+    assert "no checkpoint is whole" in refused("train", path)
+    assert (tmp_path / "run" / "log.jsonl").read_text() == (tmp_path / "copy" / "log.jsonl").read_text()
+    shutil.copytree(tmp_path / "copy" / "checkpoints" / "step-14", checkpoints / "step-14")
+    torn = checkpoints / "step-20"
+    shutil.copytree(checkpoints / "step-14", torn)
+    (torn / "state.json").write_text("{")
+    result = cbmi("train", path, "stages.pretrain.steps=18")
+    assert result.returncode == 0, result.stderr.decode()
+    assert "put aside as damaged-step-20" in result.stderr.decode()
+    assert (checkpoints / "step-18").exists()
+    assert (tmp_path / "run" / "best" / "translator.safetensors").exists()
+
+
+def test_a_full_disk_at_the_log_is_a_sentence(tmp_path):
+    write_task(tmp_path, train=60, valid=8)
+    path = write_run(tmp_path, stages=[STAGES[0] | {"steps": 1000}], validate={"every": 1000})
+    assert cbmi("prepare", path).returncode == 0
+    full = start(path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
+    message = full.communicate(timeout=60)[1].decode()
+    assert full.returncode == 2, message
+    assert "log.jsonl: cannot be written" in message
+
+
 def wait_for_steps(run: Path, count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

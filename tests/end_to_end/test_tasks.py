@@ -148,7 +148,7 @@ def test_averages(copied):
         assert ((first[name] + second[name]) / 2 - mean[name]).abs().max() < 1e-6
     text = b"ba da\n"
     assert cbmi("translate", copied / "run", "--checkpoint", "average-last-2", input=text).returncode == 0
-    assert "has 4 validated checkpoints, not 9" in refused("average", copied / "run", "--best", "9")
+    assert "has 1 validated checkpoints of its last stage, not 9" in refused("average", copied / "run", "--best", "9")
     assert "either --last K or --best K" in refused("average", copied / "run")
 
 
@@ -164,7 +164,7 @@ def test_evaluate(copied, tmp_path):
     assert "multi-bleu|" in table
     as_json = cbmi("evaluate", "--reference", reference, other, "--json", "--bootstrap", "0")
     assert json.loads(as_json.stdout)["systems"][0]["metrics"]["BLEU"]["score"] < 50
-    assert "belong to --multi-bleu" in refused("evaluate", "--reference", reference, other, "--split-compounds")
+    assert "only concern multi-BLEU" in refused("evaluate", "--reference", reference, other, "--split-compounds")
 
 
 def test_a_finished_run_can_go_on_longer(tmp_path):

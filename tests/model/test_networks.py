@@ -133,3 +133,5 @@ def test_positions_beyond_the_table_are_made():
     scores, _ = model(shift_right(target, 1), target.ids)
     assert torch.isfinite(scores).all()
     assert len(model.embedding.waves) >= 700
+    half = LanguageModel(SHAPE, 50).to(torch.bfloat16).eval()
+    assert torch.isfinite(half(shift_right(target, 1), target.ids)[0]).all()

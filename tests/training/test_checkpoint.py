@@ -42,6 +42,7 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(tmp_path, capsys, nam
         path.write_bytes({"truncated": content[:-3], "changed": content, "empty": b""}[how])
     assert store.newest_good(tmp_path) == tmp_path / "step-9"
     assert "step-10" in capsys.readouterr().err
+    assert [store.step_of(folder) for folder in store.all_checkpoints(tmp_path)] == [9]
 
 
 def fail_in(manager, name: str) -> None:
@@ -68,7 +69,7 @@ def test_old_checkpoints_go_but_not_the_best_and_the_ends_of_stages(tmp_path):
     for step in range(1, 10):
         state = {"score": {2: 30.0, 4: 20.0, 7: 10.0}.get(step), "stage_done": step == 5}
         save(tmp_path, step, best_step=2 if step > 1 else None, **state)
-    store.retain(tmp_path, keep_last=2, keep_best=2)
+    store.retain(tmp_path, State(step=9, best_step=2), keep_last=2, keep_best=2)
     assert [store.step_of(folder) for folder in store.all_checkpoints(tmp_path)] == [2, 4, 5, 8, 9]
 
 

@@ -16,6 +16,11 @@ TWO_STAGES = [
     {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 6},
     {"name": "adapt", "objective": "cbmi", "language_model": "frozen", "steps": 6},
 ]
+BACK_AGAIN = [
+    {"name": "back", "objective": "ce", "language_model": "train", "steps": 4},
+    {"name": "frozen", "objective": "cbmi", "language_model": "frozen", "steps": 4},
+    {"name": "again", "objective": "cbmi", "language_model": "joint", "steps": 4},
+]
 JOINT = [{"name": "joint", "objective": "cbmi", "language_model": "joint", "steps": 10}]
 CE = [{"name": "ce", "objective": "ce", "steps": 10}]
 
@@ -49,7 +54,7 @@ def batch(tokens, accumulate=1):
     return {"batch": {"tokens": tokens, "accumulate": accumulate}, "model": without_dropout()}
 
 
-@pytest.mark.parametrize("stages", [TWO_STAGES, JOINT], ids=["two-stages", "joint"])
+@pytest.mark.parametrize("stages", [TWO_STAGES, JOINT, BACK_AGAIN], ids=["two-stages", "joint", "back-again"])
 def test_two_ranks_follow_one(task, stages):
     name = stages[0]["name"]
     one = train(task, f"one-{name}", stages=stages, **batch(200))
@@ -58,6 +63,14 @@ def test_two_ranks_follow_one(task, stages):
     assert len(losses(one)) >= 10
     scores = [[json.loads(line).get("valid_loss") for line in (run / "log.jsonl").open()] for run in (one, two)]
     assert [s for s in scores[0] if s] == pytest.approx([s for s in scores[1] if s], abs=1e-4)
+
+
+def test_a_run_of_two_ranks_goes_on_with_one(task):
+    """Steps keep their size and the plan its order."""
+    whole = train(task, "never-moved", stages=CE, **batch(200))
+    train(task, "moved", ranks=2, stages=[CE[0] | {"steps": 5}], **batch(100))
+    moved = train(task, "moved", stages=CE, **batch(100))
+    assert losses(moved) == pytest.approx(losses(whole), abs=1e-5)
 
 
 def test_more_ranks_than_sentences(task):

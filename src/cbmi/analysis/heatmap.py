@@ -8,6 +8,7 @@ from typing import Any
 
 from cbmi.analysis.words import Word, means, sums, words
 from cbmi.errors import UserError
+from cbmi.files import write_atomically
 
 # A word changes colour where the source makes it this many times as likely, or as unlikely.
 FACTORS = (2, 10, 100, 1000)
@@ -29,8 +30,7 @@ def write_page(records: Sequence[dict], path: Path, title: str, introduction: st
         factors=FACTORS,
         weighted=any(sentence["weight"] is not None for sentence in sentences),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    write_atomically(path, page)
 
 
 def _template() -> Any:

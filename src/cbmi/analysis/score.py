@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from cbmi.data.text import read_pairs
+from cbmi.data.text import read_pairs, report_repaired
 from cbmi.data.vocabulary import BOS
 from cbmi.errors import UserError
 from cbmi.model import pack, shift_right
@@ -36,13 +36,15 @@ def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Pat
     """
     scorer = Scorer(model)
     sentence_cbmi: list[float] = []
-    pairs = read_pairs(files, Counter())
+    counts: Counter[str] = Counter()
+    pairs = read_pairs(files, counts)
     with open(spool, "w", encoding="utf-8") as waiting, bar("Scoring", None, "pairs") as progress:
         while window := list(islice(pairs, WINDOW)):
             for record in scorer.score(window, progress.advance):
                 sentence_cbmi.append(record["sentence_cbmi"])
                 waiting.write(json.dumps(record, ensure_ascii=False) + "\n")
     model.report_truncated()
+    report_repaired(counts)
     if not sentence_cbmi:
         raise UserError(f"{' and '.join(files)}: there is nothing to score.")
     weights = scorer.sentence_weights(sentence_cbmi)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TextIO
 
-from cbmi.data.text import decode_lines, read_lines
+from cbmi.data.text import decode_lines, read_lines, report_repaired
 from cbmi.progress import bar
 from cbmi.training.trained import Trained
 
@@ -22,7 +22,8 @@ def translate_lines(
 
     With `scores` a line is `score<TAB>log-probability<TAB>translation`.
     """
-    lines = _standard_input() if file == "-" else read_lines(file, Counter())
+    counts: Counter[str] = Counter()
+    lines = _standard_input(counts) if file == "-" else read_lines(file, counts)
     settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
     with bar("Translating", None, "lines") as progress:
         while window := list(islice(lines, WINDOW)):
@@ -33,7 +34,8 @@ def translate_lines(
                     output.write(f"{score:.4f}\t{log_probability:.4f}\t{text}\n" if scores else text + "\n")
             output.flush()
     model.report_truncated()
+    report_repaired(counts)
 
 
-def _standard_input() -> Iterator[str]:
-    return decode_lines(sys.stdin.buffer, "standard input", Counter())
+def _standard_input(counts: Counter[str]) -> Iterator[str]:
+    return decode_lines(sys.stdin.buffer, "standard input", counts)

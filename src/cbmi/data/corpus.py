@@ -43,6 +43,7 @@ class Corpus:
         self.meta = read_json(folder / "meta.json")
         self.source = Side(folder, "source", self.meta)
         self.target = Side(folder, "target", self.meta)
+        self.lines = _map(folder / "lines", np.dtype(np.int64), len(self))  # each pair's line in the text, from 0
 
     def __len__(self) -> int:
         return self.meta["pairs"]

@@ -16,10 +16,11 @@ from cbmi.data.corpus import Corpus
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, to_json
+from cbmi.files import atomic_folder, read_json, to_json
 from cbmi.progress import bar, say
 
 CHUNK = 20_000  # pairs encoded at a time
+LONGEST_VALIDATION = 1024  # pieces a side
 
 
 def vocabulary_files(folder: Path, shared: bool) -> tuple[Path, Path]:
@@ -45,7 +46,21 @@ def prepare(data: Data, folder: Path) -> None:
     if not (folder / "data" / "train").exists():
         encode(data.train, source, target, folder / "data" / "train", data.max_length)
     if data.valid and not (folder / "data" / "valid").exists():
-        encode(data.valid, source, target, folder / "data" / "valid", None)
+        encode(data.valid, source, target, folder / "data" / "valid", LONGEST_VALIDATION)
+    for part, files in (("train", data.train), ("valid", data.valid)):
+        if files:
+            check_unchanged(folder / "data" / part, files)
+
+
+def check_unchanged(folder: Path, files: tuple[str, ...]) -> None:
+    """Refuse to go on with prepared data if the files that they were made of are not the same any more."""
+    meta = read_json(folder / "meta.json")
+    for path, size in zip(files, meta["bytes"], strict=True):
+        if os.path.getsize(path) != size:
+            raise UserError(
+                f"{path} has changed since it was prepared ({size:,} bytes then, {os.path.getsize(path):,} now): "
+                f"bring it back, or delete {folder} and begin the run anew."
+            )
 
 
 def learn_vocabularies(data: Data, folder: Path) -> None:
@@ -68,17 +83,18 @@ def _nonempty(files: Iterable[str]) -> Iterator[tuple[str, str]]:
     return (pair for pair in read_pairs(tuple(files), Counter()) if pair[0].strip() and pair[1].strip())
 
 
-def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folder: Path, longest: int | None) -> None:
+def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folder: Path, longest: int) -> None:
     """Encode a parallel corpus into `folder`; pairs that are empty or over `longest` pieces are left out."""
     counts: Counter[str] = Counter()
     dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
     with atomic_folder(folder) as temporary:
         sides = [_Writer(temporary, name, dtype) for name in ("source", "target")]
-        with bar(title, None, "pairs") as progress:
+        with bar(title, None, "pairs") as progress, open(temporary / "lines", "wb") as numbers:
             pairs = read_pairs(files, counts)
             while chunk := list(islice(pairs, CHUNK)):
-                _encode_chunk(chunk, (source, target), sides, longest, counts)
+                kept = _encode_chunk(chunk, (source, target), sides, longest, counts)
+                numbers.write((progress.done + kept).tobytes())
                 progress.advance(len(chunk))
         if not counts["pairs"]:
             raise UserError(f"{' and '.join(files)}: no usable pair is left ({_left_out(counts, longest)}).")
@@ -86,14 +102,13 @@ def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folde
         meta = {"pairs": counts["pairs"], "dtype": dtype.name, "tokens": tokens, "files": list(files)}
         meta["left_out"] = {"empty": counts["empty"], "too_long": counts["too_long"]}
         meta["repaired_lines"] = counts["repaired"]
+        meta["bytes"] = [os.path.getsize(path) for path in files]
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
     say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
 
 
-def _left_out(counts: Counter[str], longest: int | None) -> str:
-    parts = [f"{counts['empty']:,} with an empty side left out"]
-    if longest:
-        parts.append(f"{counts['too_long']:,} over {longest} pieces left out")
+def _left_out(counts: Counter[str], longest: int) -> str:
+    parts = [f"left out: {counts['empty']:,} with an empty side, {counts['too_long']:,} over {longest} pieces"]
     if counts["repaired"]:
         parts.append(f"{counts['repaired']:,} lines repaired (byte-order mark, NUL)")
     return ", ".join(parts)
@@ -103,19 +118,21 @@ def _encode_chunk(
     chunk: list[tuple[str, str]],
     vocabularies: tuple[Vocabulary, Vocabulary],
     sides: list[_Writer],
-    longest: int | None,
+    longest: int,
     counts: Counter[str],
-) -> None:
-    pairs = [pair for pair in chunk if pair[0].strip() and pair[1].strip()]
-    counts["empty"] += len(chunk) - len(pairs)
+) -> np.ndarray:
+    """Append a chunk's pairs to both sides; gives the places in the chunk of those that were kept."""
+    filled = np.array([i for i, pair in enumerate(chunk) if pair[0].strip() and pair[1].strip()], dtype=np.int64)
+    counts["empty"] += len(chunk) - len(filled)
     threads = min(os.cpu_count() or 1, 16)
-    ids = [v.encode([pair[i] for pair in pairs], threads) for i, v in enumerate(vocabularies)]
+    ids = [v.encode([chunk[i][side] for i in filled], threads) for side, v in enumerate(vocabularies)]
     lengths = np.array([[len(line) for line in side] for side in ids], dtype=np.int64).reshape(2, -1)
-    kept = np.arange(len(pairs)) if longest is None else np.flatnonzero((lengths <= longest).all(axis=0))
-    counts["too_long"] += len(pairs) - len(kept)
+    kept = np.flatnonzero((lengths <= longest).all(axis=0))
+    counts["too_long"] += len(filled) - len(kept)
     counts["pairs"] += len(kept)
     for writer, side, side_lengths in zip(sides, ids, lengths, strict=True):
         writer.add([side[i] for i in kept], side_lengths[kept])
+    return filled[kept]
 
 
 class _Writer:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cbmi.errors import UserError
+from cbmi.progress import say
 
 BYTE_ORDER_MARK = "\ufeff"
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
@@ -106,6 +107,11 @@ def _clean(raw: bytes, path: str, number: int, counts: Counter[str]) -> str:
         counts["repaired"] += 1
         line = line.removeprefix(BYTE_ORDER_MARK).replace("\0", " ")
     return line
+
+
+def report_repaired(counts: Counter[str]) -> None:
+    if counts["repaired"]:
+        say(f"{counts['repaired']:,} lines were repaired (byte-order mark, NUL).")
 
 
 def read_pairs(paths: Sequence[str], counts: Counter[str]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from cbmi.errors import UserError
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
 SAMPLE_LINES = 5_000_000  # the vocabulary is learnt from at most so many lines, drawn at random
-LONGEST_LINE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
+LONGEST_SAMPLE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
 
 
 class Vocabulary:
@@ -67,14 +67,14 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
             vocab_size=size,
             byte_fallback=True,
             character_coverage=0.9995,
-            normalization_rule_name="identity",  # what goes in comes out
+            normalization_rule_name="identity",  # no letter is changed; runs of spaces become one
             pad_id=PAD,
             bos_id=BOS,
             eos_id=EOS,
             unk_id=UNKNOWN,
             input_sentence_size=SAMPLE_LINES,
             shuffle_input_sentence=True,
-            max_sentence_length=LONGEST_LINE,
+            max_sentence_length=LONGEST_SAMPLE,
             minloglevel=3,
         )
     except RuntimeError as error:

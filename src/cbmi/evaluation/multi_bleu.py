@@ -62,8 +62,12 @@ def tokenize(lines: Sequence[str], language: str) -> list[str]:
     """`lines` tokenised by the Moses tokenizer of `language` (sacremoses), without HTML escapes."""
     try:
         from sacremoses import MosesTokenizer
+        from sacremoses.corpus import NonbreakingPrefixes
     except ImportError:
         raise UserError("Moses tokenisation needs the extra 'eval': pip install 'cbmi[eval]'.") from None
+    known = sorted(set(NonbreakingPrefixes().available_langs.values()))
+    if language not in known:
+        raise UserError(f"tokenize: Moses knows no language '{language}'; it knows {', '.join(known)}.")
     tokenizer = MosesTokenizer(language)
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
 

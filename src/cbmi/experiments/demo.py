@@ -11,18 +11,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cbmi.analysis.heatmap import write_page
 from cbmi.analysis.ranking import roc_auc
 from cbmi.analysis.score import score_pairs
 from cbmi.analysis.words import words
-from cbmi.config import read_run_file
+from cbmi.config import dump_yaml, read_run_file
 from cbmi.data.demo import write as write_corpus
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import Report, evaluate
-from cbmi.files import write_atomically
+from cbmi.files import disk_errors, write_atomically
 from cbmi.progress import clock, say
+from cbmi.training.run import Run
 from cbmi.training.train import train
 from cbmi.training.trained import Trained
 
@@ -34,15 +33,17 @@ def run_demo(folder: Path, seed: int) -> dict[str, float]:
     """Do all of it, print what came out, and give back how well CBMI agrees with the corpus's truth."""
     begun = time.monotonic()
     corpus = folder / "corpus"
-    corpus.mkdir(parents=True, exist_ok=True)
+    earlier = Run(folder / "pretrain")
+    if earlier.config_file.exists() and earlier.config().seed != seed:
+        raise UserError(f"{folder} holds a demo with seed {earlier.config().seed}: choose another folder with -o.")
     say(f"Writing the corpus to {corpus}")
-    write_corpus(corpus, seed)
-    seconds = {}
+    with disk_errors(corpus):
+        corpus.mkdir(parents=True, exist_ok=True)
+        write_corpus(corpus, seed)
     for name in ("pretrain", *SYSTEMS.values()):
-        started = time.monotonic()
         if not train(read_run_file(write_run_file(folder, name, seed))):
             raise UserError(f"{folder}: the demo was stopped; the same command goes on with it.")
-        seconds[name] = time.monotonic() - started
+    seconds = {name: _training_seconds(folder / name) for name in ("pretrain", *SYSTEMS.values())}
     report = evaluate(_lines(corpus / "test.de"), {key: _translations(folder, run) for key, run in SYSTEMS.items()})
     records = score_training_pairs(folder)
     agreement = agreement_with_truth(records)
@@ -83,7 +84,7 @@ def write_run_file(folder: Path, name: str, seed: int) -> Path:
     if not pretraining:
         values["initialize"] = str(folder / "pretrain")
     path = folder / f"{name}.yaml"
-    write_atomically(path, yaml.safe_dump(values, sort_keys=False))
+    write_atomically(path, dump_yaml(values))
     return path
 
 
@@ -168,6 +169,11 @@ def _examples(folder: Path) -> list[str]:
     rows = list(zip(*columns, strict=True))
     longest = sorted(rows, key=lambda row: -len(row[0]))[:3]
     return [f"  English    {a}\n  reference  {b}\n  CBMI       {c}" for a, b, c in longest]
+
+
+def _training_seconds(run: Path) -> float:
+    """Time spent in training steps, by the run's log."""
+    return sum(json.loads(line).get("seconds", 0.0) for line in _lines(run / "log.jsonl"))
 
 
 def _translations(folder: Path, run: str) -> list[str]:

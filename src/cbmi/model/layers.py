@@ -86,7 +86,7 @@ class Embedding(nn.Module):
         """ids, position (tokens,) → (tokens, width); no position is `longest` or above."""
         width = self.weight.shape[1]
         if longest > len(self.waves):
-            self.waves = sinusoids(2 * longest, width).to(self.waves.device)
+            self.waves = sinusoids(2 * longest, width).to(self.waves)
         return self.dropout(F.embedding(ids, self.weight) * width**0.5 + self.waves[position])
 
 

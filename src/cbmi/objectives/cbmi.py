@@ -10,17 +10,15 @@ The mini-batch is that of all data-parallel ranks, so the weights do not depend 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import Settings
+from cbmi.config import NotNegative, Settings
 from cbmi.objectives.base import Reduce, TokenScores, alone
 
 Std = Literal["population", "official"]
-Scale = Annotated[float, Field(ge=0)]
 
 # A spread below this share of the values' size is rounding, not information: the normalised value is 0, as for a
 # standard deviation of exactly 0. Statistics are taken in float64, where rounding stays far below it.
@@ -32,8 +30,8 @@ class Cbmi(Settings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"lm"})
 
-    scale_token: Scale = 0.1
-    scale_sentence: Scale = 0.3
+    scale_token: NotNegative = 0.1
+    scale_sentence: NotNegative = 0.3
     std: Std = "population"  # "official": variances divided by the padded length, as the public code does
 
     def weights(self, scores: TokenScores) -> Tensor:

@@ -16,17 +16,19 @@ def average(run: Run, count: int, kind: str) -> Path:
     run.config()
     folders = [folder for folder in store.all_checkpoints(run.checkpoints) if store.damage(folder) is None]
     states = {folder: store.read_state(folder) for folder in folders}
-    if kind == "best":
-        folders = [folder for folder in folders if states[folder].score is not None]
-        folders.sort(key=lambda folder: states[folder].score)
+    if kind == "best" and folders:
+        folders = store.best_first(states, stage=states[folders[-1]].stage)[::-1]
     if len(folders) < count:
+        described = "validated checkpoints of its last stage" if kind == "best" else "checkpoints"
         raise UserError(
-            f"{run.path} has {len(folders)} {'validated ' if kind == 'best' else ''}checkpoints, not {count}: "
+            f"{run.path} has {len(folders)} {described}, not {count}: "
             f"ask for fewer, or keep more (checkpoints.keep_{kind})."
         )
     chosen = sorted(folders[-count:], key=store.step_of)
     names = (store.TRANSLATOR, store.LANGUAGE_MODEL)
     tensors = {name: mean for name in names if (mean := _mean(chosen, name)) is not None}
+    if store.TRANSLATOR not in tensors:
+        raise UserError(f"{run.path}: a checkpoint was removed while it was read; try again.")
     target = run.checkpoints / f"average-{kind}-{count}"
     newest = store.state_values(states[chosen[-1]]) | {"score": None}
     store.save_checkpoint(target, tensors, newest)

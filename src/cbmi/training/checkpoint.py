@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, read_json, remove_folder, sha256, to_json
+from cbmi.files import atomic_folder, disk_errors, read_json, remove_folder, sha256, to_json
 from cbmi.progress import say
 
 FORMAT = 1
@@ -41,6 +41,7 @@ class State:
     best_score: float | None = None  # higher is better: BLEU, or minus the loss
     stale: int = 0  # validations since the best
     score: float | None = None  # of this checkpoint, where it was validated
+    step_tokens: int = 0  # the size of a step, which the plan of batches depends on
     scalers: dict[str, Any] = field(default_factory=dict)  # fp16's loss scaling
 
 
@@ -54,7 +55,6 @@ def step_of(folder: Path) -> int:
 
 def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
     """Write a checkpoint: `tensors` maps a file's name to its tensors."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as temporary:
         for name, group in tensors.items():
             plain = {key: value.detach().cpu().contiguous() for key, value in group.items()}
@@ -87,12 +87,20 @@ def all_checkpoints(checkpoints: Path) -> list[Path]:
 
 
 def newest_good(checkpoints: Path) -> Path | None:
-    """The newest checkpoint that is whole; damaged newer ones are named and passed over."""
-    for folder in reversed(all_checkpoints(checkpoints)):
+    """The newest checkpoint that is whole. Damaged ones are named, put aside and passed over."""
+    folders = all_checkpoints(checkpoints)
+    for folder in reversed(folders):
         problem = damage(folder)
         if problem is None:
             return folder
-        say(f"{folder}: {problem}; the checkpoint before it is used.")
+        aside = folder.with_name(f"damaged-{folder.name}")
+        say(f"{folder}: {problem}; it is put aside as {aside.name}, and the checkpoint before it is used.")
+        with disk_errors(aside):
+            if aside.exists():
+                remove_folder(aside)
+            os.replace(folder, aside)
+    if folders:
+        raise UserError(f"{checkpoints}: no checkpoint is whole; delete {checkpoints.parent} to begin anew.")
     return None
 
 
@@ -135,20 +143,24 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], where: Path) ->
 def point_to(link: Path, folder: Path) -> None:
     """Make the link `run/best` name a checkpoint, in one step."""
     temporary = link.with_name(f".{link.name}.partial")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(os.path.relpath(folder, link.parent))
-    os.replace(temporary, link)
+    with disk_errors(link):
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(os.path.relpath(folder, link.parent))
+        os.replace(temporary, link)
 
 
-def retain(checkpoints: Path, keep_last: int, keep_best: int) -> None:
-    """Remove old checkpoints, but not the last ones, the best ones and the ends of stages."""
-    folders = all_checkpoints(checkpoints)
-    states = {folder: read_state(folder) for folder in folders[:-keep_last]}
-    scored = [(state.score, step_of(f)) for f in folders if (state := read_state(f)).score is not None]
-    best = {step for _, step in sorted(scored, reverse=True)[:keep_best]}
-    best.add(read_state(folders[-1]).best_step)
+def best_first(states: dict[Path, State], stage: int) -> list[Path]:
+    """The validated checkpoints of a stage, the best first."""
+    scored = [folder for folder, state in states.items() if state.stage == stage and state.score is not None]
+    return sorted(scored, key=lambda folder: states[folder].score, reverse=True)
+
+
+def retain(checkpoints: Path, now: State, keep_last: int, keep_best: int) -> None:
+    """Remove old checkpoints, but not the last ones, this stage's best ones and the ends of stages."""
+    states = {folder: read_state(folder) for folder in all_checkpoints(checkpoints)}
+    kept = {*list(states)[-keep_last:], *best_first(states, now.stage)[:keep_best]}
     for folder, state in states.items():
-        if step_of(folder) not in best and not state.stage_done:
+        if folder not in kept and not state.stage_done and state.step not in (now.step, now.best_step):
             remove_folder(folder)
 
 

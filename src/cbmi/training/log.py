@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cbmi.errors import UserError
-from cbmi.files import write_atomically
+from cbmi.files import disk_errors, write_atomically
 from cbmi.training.world import World
 
 
@@ -26,6 +26,10 @@ class Meter:
         for name, value in values.items():
             value = value.detach().double()
             self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def loss(self) -> float:
+        """This rank's sum of losses so far, read from the device; 0 if nothing was added."""
+        return float(self.sums.get("loss", 0.0))
 
     def read(self) -> dict[str, float]:
         """The sums over all ranks; counting begins anew."""
@@ -64,13 +68,16 @@ class Log:
         if path.exists():
             kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _kept(line, resume_step)]
             write_atomically(path, "".join(line + "\n" for line in kept))
-        self.file = open(path, "a", encoding="utf-8")
+        self.path = path
+        with disk_errors(path):
+            self.file = open(path, "a", encoding="utf-8")
         self.board = _summary_writer(path.parent / "tensorboard", resume_step) if tensorboard else None
 
     def write(self, record: dict[str, Any]) -> None:
         rounded = {key: _round(value) for key, value in record.items()}
-        self.file.write(json.dumps(rounded) + "\n")
-        self.file.flush()
+        with disk_errors(self.path):
+            self.file.write(json.dumps(rounded) + "\n")
+            self.file.flush()
         for key, value in record.items() if self.board else ():
             if isinstance(value, int | float) and key != "step":
                 self.board.add_scalar(key, value, record["step"])
@@ -101,14 +108,3 @@ def _summary_writer(folder: Path, step: int):
     except ImportError:
         raise UserError("log.tensorboard needs the extra 'tensorboard': pip install 'cbmi[tensorboard]'.") from None
     return SummaryWriter(str(folder), purge_step=step + 1)
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The records of a log; a line that is being written is passed over."""
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
-    return records

@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-
-from cbmi.config import RunConfig, check, differences, parse_yaml
+from cbmi.config import RunConfig, check, differences, dump_yaml, parse_yaml
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, write_atomically
 
 # What may change when a run goes on: it does not touch what was computed.
-FREE_TO_CHANGE = ("log.", "checkpoints.", "device:")
+FREE_TO_CHANGE = ("output:", "log.", "checkpoints.", "device:")
 
 
 class Run:
@@ -28,6 +26,7 @@ class Run:
         self.path = Path(path)
         self.config_file = self.path / "config.yaml"
         self.vocab = self.path / "vocab"
+        self.data = self.path / "data"
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"
         self.log = self.path / "log.jsonl"
@@ -44,12 +43,19 @@ class Run:
 
     @property
     def prepared(self) -> bool:
-        return (self.path / "data" / "train").exists() or any(self.checkpoints.glob("step-*"))
+        return (self.data / "train").exists() or self.begun
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint."""
+        return any(self.checkpoints.glob("step-*"))
 
     def clear(self) -> None:
-        """Remove what a preparation that did not succeed has left."""
-        for folder in (self.vocab, self.path / "data"):
+        """Remove what a preparation that did not succeed has left; `adopt` made sure that it is ours."""
+        for folder in (self.vocab, self.data / "train", self.data / "valid"):
             shutil.rmtree(folder, ignore_errors=True)
+        if self.data.is_dir() and not any(self.data.iterdir()):
+            self.data.rmdir()
         self.config_file.unlink(missing_ok=True)
 
     def adopt(self, config: RunConfig) -> None:
@@ -63,10 +69,11 @@ class Run:
                     f"{self.path} holds a run with other settings ({'; '.join(changes)}): "
                     "go on with the old settings, choose another output=…, or delete it to begin anew."
                 )
-        elif self.prepared:
-            raise UserError(f"{self.path} holds data or checkpoints but no config.yaml: choose another output=….")
-        text = yaml.safe_dump(config.plain(), sort_keys=False, allow_unicode=True)
-        write_atomically(self.config_file, text)
+        elif self.vocab.exists() or self.data.exists() or self.checkpoints.exists():
+            raise UserError(
+                f"{self.path} holds vocab, data or checkpoints but is no run directory: choose another output=…."
+            )
+        write_atomically(self.config_file, dump_yaml(config.plain()))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -75,12 +82,17 @@ class Run:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, self.path)
             yield
-        except BlockingIOError:
-            raise UserError(f"{self.path} is in use by another process; wait for it or stop it.") from None
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"{path} is in use by another process; wait for it or stop it.") from None
 
 
 def _changes_that_matter(old: RunConfig, new: RunConfig) -> list[str]:

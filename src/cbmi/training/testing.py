@@ -21,7 +21,7 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
     done = read_json(run.test / "results.json") if (run.test / "results.json").exists() else {}
     if done.get("checkpoint") == run.best.resolve().name and done["results"].keys() == sets.keys():
         return done["results"]
-    model = Trained(run.path, device=config.device)
+    model = Trained(run.path, device=config.device, precision=config.precision)
     results = {}
     for name, files in sets.items():
         pairs = list(read_pairs(files, Counter()))
@@ -33,6 +33,7 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
         references = [pair[1] for pair in pairs]
         results[name] = {"bleu": corpus_bleu(texts, references), "chrf": corpus_chrf(texts, references)}
         say(f"{name}: BLEU {results[name]['bleu']:.2f}, chrF {results[name]['chrf']:.2f}")
+    model.report_truncated()
     summary = {"checkpoint": model.folder.name, "results": results}
     write_atomically(run.test / "results.json", to_json(summary))
     return results

@@ -15,6 +15,7 @@ from cbmi.objectives import Objective, build
 from cbmi.progress import say
 from cbmi.training.checkpoint import LANGUAGE_MODEL
 from cbmi.training.run import Run
+from cbmi.training.session import Session
 from cbmi.training.testing import test_run
 from cbmi.training.trainer import Trainer
 from cbmi.training.validation import Validator
@@ -42,12 +43,12 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
     if config.data.valid:
         validator = Validator(config, open_corpus(run.path, "valid"), vocabularies[1], world)
     sizes = (len(vocabularies[0]), len(vocabularies[1]))
-    trainer = Trainer(config, run, objectives, corpus, validator, sizes, world)
-    if not trainer.resume() and config.initialize:
-        trainer.initialise_from(starting_point(config))
-    finished = trainer.train()
+    session = Session(config, run, sizes, world)
+    if not session.resume() and config.initialize:
+        session.load_networks(starting_point(config))
+    finished = Trainer(session, objectives, corpus, validator).train()
     if world.first:
-        say(f"{'Finished' if finished else 'Stopped'} at step {trainer.state.step:,}: {run.path}")
+        say(f"{'Finished' if finished else 'Stopped'} at step {session.state.step:,}: {run.path}")
         if finished:
             test_run(run)
     return finished
@@ -59,8 +60,8 @@ def check_run(config: RunConfig) -> list[Objective]:
         if not Path(path).is_file():
             raise UserError(f"{path}: there is no such file.")
     objectives = []
-    has_language_model = False
-    if config.initialize:
+    has_language_model = Run(config.output).begun  # then it is this run's own matter
+    if config.initialize and not has_language_model:
         has_language_model = (starting_point(config) / f"{LANGUAGE_MODEL}.safetensors").exists()
     for stage in config.stages:
         objective = build(stage.objective, f"stages.{stage.name}.objective")
@@ -93,9 +94,9 @@ def starting_point(config: RunConfig) -> Path:
     return run.best.resolve()
 
 
-def check_test_sets(config: RunConfig) -> None:
-    """Read the test sets through once, so that a mistake in them shows now and not after training."""
-    for files in config.data.test.values():
+def read_through(config: RunConfig) -> None:
+    """Read validation and test sets once, so that a mistake in them shows before anything is made."""
+    for files in [*([config.data.valid] if config.data.valid else []), *config.data.test.values()]:
         for _ in read_pairs(files, Counter()):
             pass
 
@@ -105,7 +106,7 @@ def prepare_run(config: RunConfig, run: Run) -> None:
     run.adopt(config)
     try:
         if not run.prepared:
-            check_test_sets(config)
+            read_through(config)
         if config.initialize and not run.vocab.exists():
             with atomic_folder(run.vocab) as temporary:
                 shutil.copytree(Run(config.initialize).vocab, temporary, dirs_exist_ok=True)

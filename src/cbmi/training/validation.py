@@ -30,8 +30,8 @@ class Validator:
         self.batches = EpochPlan(lengths, max(config.batch.tokens, int(lengths.max())), 0, 0)
         self.references: list[str] = []
         if self.settings.beam:
-            pairs = read_pairs(config.data.valid, Counter())
-            self.references = [target for source, target in pairs if source.strip() and target.strip()]
+            texts = [pair[1] for pair in read_pairs(config.data.valid, Counter())]
+            self.references = [texts[line] for line in corpus.lines]
             corpus_bleu(self.references[:1], self.references[:1])  # says now whether sacrebleu is missing
 
     def validate(

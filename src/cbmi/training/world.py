@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -74,6 +75,8 @@ def choose_device(setting: str, local_rank: int = 0) -> torch.device:
         raise UserError(f"device: {setting} was asked for, but PyTorch sees no GPU here; use device=cpu.")
     if setting == "cuda":
         setting = f"cuda:{local_rank}"
+    if not re.fullmatch(r"cpu|cuda:\d+", setting):
+        raise UserError(f"device: '{setting}' is none of auto, cpu, cuda and cuda:N.")
     device = torch.device(setting)
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise UserError(f"device: there is no {setting}; PyTorch sees {torch.cuda.device_count()} GPUs.")

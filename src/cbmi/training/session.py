@@ -1,0 +1,122 @@
+"""A run's networks and where training stands: begun anew, taken from another run, resumed, saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from cbmi.config import RunConfig, Stage
+from cbmi.model import LanguageModel
+from cbmi.progress import say
+from cbmi.training import checkpoint as store
+from cbmi.training.checkpoint import LANGUAGE_MODEL, OPTIMIZER, TRANSLATOR, State
+from cbmi.training.learner import Learner
+from cbmi.training.networks import new_language_model, new_translator
+from cbmi.training.run import Run
+from cbmi.training.world import World, choose_precision
+
+
+class Session:
+    """What a checkpoint holds, alive."""
+
+    def __init__(self, config: RunConfig, run: Run, sizes: tuple[int, int], world: World) -> None:
+        self.config, self.run, self.sizes, self.world = config, run, sizes, world
+        self.precision = choose_precision(config.precision, world.device)
+        self.state = State(step_tokens=config.batch.tokens * config.batch.accumulate * world.size)
+        shared = config.data.vocabulary.shared
+        self.translator = self._learner(new_translator(config.model, sizes, shared, config.seed))
+        self.language_model: LanguageModel | None = None
+        self.language_model_learner: Learner | None = None  # where it learns
+
+    def _learner(self, network: torch.nn.Module) -> Learner:
+        network.to(self.world.device)
+        return Learner(network, self.config.optimizer, self.world, self.precision)
+
+    def resume(self) -> bool:
+        """Go on from the newest whole checkpoint, if there is one."""
+        if self.world.first:
+            store.sweep(self.run.checkpoints)
+        folder = store.newest_good(self.run.checkpoints) if self.world.first else None
+        folder = self.world.gather(folder)[0]
+        if folder is None:
+            return False
+        self.state = store.read_state(folder)
+        self.load_networks(folder)
+        self._load_learners(store.load_tensors(folder, OPTIMIZER) or {})
+        if self.world.first:
+            self._point_to_best()
+            say(f"Going on from {folder}")
+            if self.accumulate != self.config.batch.accumulate:
+                say(
+                    f"Its steps have {self.state.step_tokens:,} tokens: here they are done in {self.accumulate} parts."
+                )
+        return True
+
+    @property
+    def accumulate(self) -> int:
+        """Parts of a step on each rank. A run keeps the size of its steps when it goes on with more or fewer ranks."""
+        return -(-self.state.step_tokens // (self.config.batch.tokens * self.world.size))
+
+    def load_networks(self, folder: Path) -> None:
+        """Take the weights of a checkpoint, of this run or of another."""
+        store.load_weights(self.translator.network, store.load_tensors(folder, TRANSLATOR), folder)
+        tensors = store.load_tensors(folder, LANGUAGE_MODEL)
+        if tensors is not None:
+            self.language_model = new_language_model(self.config.model, self.sizes[1]).to(self.world.device)
+            store.load_weights(self.language_model, tensors, folder)
+
+    def _load_learners(self, moments: dict[str, torch.Tensor]) -> None:
+        self.place_language_model(self.config.stages[self.state.stage])
+        for name, learner in self._learners().items():
+            learner.load_moments(name, moments)
+            if self.state.scalers.get(name):
+                learner.scaler.load_state_dict(self.state.scalers[name])
+
+    def _learners(self) -> dict[str, Learner]:
+        learners = {TRANSLATOR: self.translator, LANGUAGE_MODEL: self.language_model_learner}
+        return {name: learner for name, learner in learners.items() if learner}
+
+    def place_language_model(self, stage: Stage) -> None:
+        """Give the language model the part that the stage gives it."""
+        if stage.language_model in ("train", "joint"):
+            if self.language_model is None:
+                network = new_language_model(self.config.model, self.sizes[1], self.config.seed)
+                self.language_model = network.to(self.world.device)
+            self.language_model.requires_grad_(True).train()
+            if self.language_model_learner is None:
+                self.language_model_learner = self._learner(self.language_model)
+        else:
+            self.language_model_learner = None
+            if self.language_model is not None:
+                self.language_model.requires_grad_(False).eval()
+
+    def begin_stage(self, number: int) -> None:
+        state = self.state
+        state.stage, state.stage_step, state.stage_done = number, 0, False
+        state.best_step = state.best_score = state.score = None
+        state.stale = 0
+        if self.config.stages[number].restart_optimizer:
+            state.schedule_step = 0
+            for learner in self._learners().values():
+                learner.restart()
+
+    def save(self) -> None:
+        """Write a checkpoint, name the best, let go of old ones."""
+        state = self.state
+        state.scalers = {name: learner.scaler.state_dict() for name, learner in self._learners().items()}
+        if self.world.first:
+            tensors = {TRANSLATOR: store.weights_of(self.translator.network)}
+            if self.language_model is not None:
+                tensors[LANGUAGE_MODEL] = store.weights_of(self.language_model)
+            tensors[OPTIMIZER] = {k: v for n, o in self._learners().items() for k, v in o.moments(n).items()}
+            folder = self.run.checkpoints / store.folder_name(state.step)
+            store.save_checkpoint(folder, tensors, store.state_values(state))
+            self._point_to_best()
+            keep = self.config.checkpoints
+            store.retain(self.run.checkpoints, state, keep.keep_last, keep.keep_best)
+        self.world.barrier()
+
+    def _point_to_best(self) -> None:
+        step = self.state.best_step if self.state.best_step is not None else self.state.step
+        store.point_to(self.run.best, self.run.checkpoints / store.folder_name(step))
