@@ -80,13 +80,14 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = weight
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("waves", sinusoids(512, weight.shape[1]), persistent=False)
+        self.waves = sinusoids(512, weight.shape[1])  # no buffer: nothing to save, nothing to keep equal on ranks
 
     def forward(self, ids: Tensor, position: Tensor, longest: int) -> Tensor:
         """ids, position (tokens,) → (tokens, width); no position is `longest` or above."""
         width = self.weight.shape[1]
         if longest > len(self.waves):
-            self.waves = sinusoids(2 * longest, width).to(self.waves)
+            self.waves = sinusoids(2 * longest, width)
+        self.waves = self.waves.to(self.weight)
         return self.dropout(F.embedding(ids, self.weight) * width**0.5 + self.waves[position])
 
 

@@ -29,8 +29,7 @@ class Learner:
         self.run: nn.Module = network
         if world.size > 1:
             devices = [world.device.index] if world.device.type == "cuda" else None
-            # Buffers are the same everywhere by construction: nothing to broadcast.
-            self.run = DistributedDataParallel(network, device_ids=devices, broadcast_buffers=False)
+            self.run = DistributedDataParallel(network, device_ids=devices)
         self.restart()
 
     def restart(self) -> None:

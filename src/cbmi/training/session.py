@@ -48,14 +48,12 @@ class Session:
             self._point_to_best()
             say(f"Going on from {folder}")
             if self.accumulate != self.config.batch.accumulate:
-                say(
-                    f"Its steps have {self.state.step_tokens:,} tokens: here they are done in {self.accumulate} parts."
-                )
+                say(f"Its steps of {self.state.step_tokens:,} tokens are done in {self.accumulate} parts here.")
         return True
 
     @property
     def accumulate(self) -> int:
-        """Parts of a step on each rank. A run keeps the size of its steps when it goes on with more or fewer ranks."""
+        """Parts of a step on each rank. A run keeps its steps' size when it goes on with more or fewer ranks."""
         return -(-self.state.step_tokens // (self.config.batch.tokens * self.world.size))
 
     def load_networks(self, folder: Path) -> None:

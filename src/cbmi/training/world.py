@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -62,7 +63,10 @@ def join_world(device: str) -> Iterator[World]:
         return
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield World(rank, size, chosen)
+        world = World(rank, size, chosen)
+        yield world
+        gc.collect()  # data-parallel wrappers go before the group that they use,
+        world.barrier()  # and nobody leaves while another still talks to it
     finally:
         distributed.destroy_process_group()
 
