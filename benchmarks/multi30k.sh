@@ -17,6 +17,6 @@ train output="$out/ce" initialize="$out/pretrain" "stages=[{name: adapt, objecti
 train output="$out/cbmi" initialize="$out/pretrain" \
   "stages=[{name: adapt, objective: cbmi, language_model: frozen, steps: $(steps 1)}]"
 for set in test2016 test2017; do
-  echo "== $set: pretrain, ce, cbmi"
+  echo "== $set"
   "${cbmi[@]}" evaluate --reference "$data/$set.de.gz" "$out"/{ce,pretrain,cbmi}/test/$set.txt
 done

@@ -6,8 +6,9 @@ import pytest
 import yaml
 from tasks import run_values
 
-from cbmi.config import PRESETS, RunConfig, check, differences, dump_yaml, parse_yaml, read_run_file
+from cbmi.config import PRESETS, RunConfig, check, differences, read_run_file
 from cbmi.errors import UserError
+from cbmi.yaml_text import dump_yaml, parse_yaml
 
 
 @pytest.fixture

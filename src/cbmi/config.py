@@ -7,15 +7,14 @@ Settings of objectives stand beside the objectives; here they are kept as they w
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cbmi.errors import UserError
+from cbmi.yaml_text import parse_yaml
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": dict(width=128, feed_forward=512, heads=4, encoder_layers=2, decoder_layers=2),
@@ -204,50 +203,6 @@ class RunConfig(Settings):
     def plain(self) -> dict[str, Any]:
         """The resolved settings as plain YAML types."""
         return self.model_dump(mode="json", by_alias=True)
-
-
-class _Loader(yaml.SafeLoader):
-    """Scalars as people mean them (`no` is Norwegian, `7e-4` is a number), and no key twice."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [key for key, _ in node.value]
-        for i, key in enumerate(keys):
-            if any(key.value == other.value for other in keys[:i]):
-                message = f"key '{key.value}' stands there twice"
-                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back as it was."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), "tTfF")
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)$"),
-    "-+0123456789.",
-)
-
-
-_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
-
-
-def dump_yaml(values: Any) -> str:
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{where}{place}: {getattr(error, 'problem', None) or 'not YAML'}.") from None
 
 
 def read_run_file(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cbmi.model import Packed, Translator
+from cbmi.model.attention import to_rows
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ class _Cache:
         layout = source.layout
         self.filled = layout.filled[:, None, None, :]  # (sentences, 1, 1, source length)
         states = model.encode(source)
-        self.source = [tuple(_rows(part, layout) for part in memory) for memory in model.memories(states)]
+        memories = model.memories(states)
+        self.source = [tuple(to_rows(part, layout).contiguous() for part in memory) for memory in memories]
         self.past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.source)
 
     def advance(self, ids: Tensor, position: int) -> Tensor:
@@ -195,10 +197,3 @@ class _Cache:
         self.source = [(key[sentences], value[sentences]) for key, value in self.source]
         rows = (sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)).view(-1)
         self.reorder(rows)
-
-
-def _rows(x: Tensor, layout) -> Tensor:
-    """(tokens, heads, size) → (sentences, heads, longest, size)."""
-    grid = x.new_zeros(layout.sentences * layout.longest, *x.shape[1:])
-    grid[layout.place] = x
-    return grid.view(layout.sentences, layout.longest, *x.shape[1:]).transpose(1, 2).contiguous()

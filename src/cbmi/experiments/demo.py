@@ -15,7 +15,7 @@ from cbmi.analysis.heatmap import write_page
 from cbmi.analysis.ranking import roc_auc
 from cbmi.analysis.score import score_pairs
 from cbmi.analysis.words import words
-from cbmi.config import dump_yaml, read_run_file
+from cbmi.config import read_run_file
 from cbmi.data.demo import write as write_corpus
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import Report, evaluate
@@ -24,6 +24,7 @@ from cbmi.progress import clock, say
 from cbmi.training.run import Run
 from cbmi.training.train import train
 from cbmi.training.trained import Trained
+from cbmi.yaml_text import dump_yaml
 
 PRETRAIN_STEPS, ADAPT_STEPS = 450, 200
 SYSTEMS = {"CE": "ce", "CBMI": "cbmi"}

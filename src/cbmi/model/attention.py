@@ -61,9 +61,9 @@ def attend_padded(
     """The plain way: padded rows, a mask for the padding (a causal row sees only real tokens anyway)."""
     mask = None if causal else keys.filled[:, None, None, :]
     rows = F.scaled_dot_product_attention(
-        _to_rows(query, queries),
-        _to_rows(key, keys),
-        _to_rows(value, keys),
+        to_rows(query, queries),
+        to_rows(key, keys),
+        to_rows(value, keys),
         attn_mask=mask,
         dropout_p=dropout,
         is_causal=causal,
@@ -72,7 +72,7 @@ def attend_padded(
     return _Gather.apply(grid, queries.place)
 
 
-def _to_rows(x: Tensor, layout: Layout) -> Tensor:
+def to_rows(x: Tensor, layout: Layout) -> Tensor:
     """(tokens, heads, size) → (sentences, heads, longest, size), zeros where there is no token."""
     grid = _Scatter.apply(x, layout.place, layout.sentences * layout.longest)
     return grid.view(layout.sentences, layout.longest, *x.shape[1:]).transpose(1, 2)

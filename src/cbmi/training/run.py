@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cbmi.config import RunConfig, check, differences, dump_yaml, parse_yaml
+from cbmi.config import RunConfig, check, differences
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, write_atomically
+from cbmi.yaml_text import dump_yaml, parse_yaml
 
 # What may change when a run goes on: it does not touch what was computed.
 FREE_TO_CHANGE = ("output:", "log.", "checkpoints.", "device:")
