@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import zstandard
 
-from cbmi.data.text import read_lines, read_pairs
+from cbmi.data.text import count_lines, read_lines, read_pairs
 from cbmi.errors import UserError
 
 
@@ -25,6 +25,7 @@ def test_packed_files_are_read_as_they_are(tmp_path, suffix):
     path = tmp_path / f"text{suffix}"
     path.write_bytes(PACKERS[suffix]("ein\nzwei ü\n\ndrei".encode()))
     assert lines(path) == ["ein", "zwei ü", "", "drei"]
+    assert count_lines(str(path)) == 4
 
 
 def test_files_packed_in_parts_are_read_whole(tmp_path):

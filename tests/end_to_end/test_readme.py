@@ -107,3 +107,11 @@ def test_the_guides_run_file_is_understood(tmp_path):
     config = read_run_file(path)
     named = set(re.findall(r"`([a-z_]+)[.\[`]", guide))
     assert set(yaml.safe_load(yaml.safe_dump(config.plain()))) <= named
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere_and_nothing_is_left_blank(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), target
+    assert not re.findall(r"\b[A-Z]+_[A-Z]+\b", re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL))

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from cbmi.data.text import read_pairs, report_repaired
+from cbmi.data.text import count_lines, read_pairs, report_repaired
 from cbmi.data.vocabulary import BOS
 from cbmi.errors import UserError
 from cbmi.model import pack, shift_right
@@ -38,7 +38,7 @@ def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Pat
     sentence_cbmi: list[float] = []
     counts: Counter[str] = Counter()
     pairs = read_pairs(files, counts)
-    with open(spool, "w", encoding="utf-8") as waiting, bar("Scoring", None, "pairs") as progress:
+    with open(spool, "w", encoding="utf-8") as waiting, bar("Scoring", count_lines(files[0]), "pairs") as progress:
         while window := list(islice(pairs, WINDOW)):
             for record in scorer.score(window, progress.advance):
                 sentence_cbmi.append(record["sentence_cbmi"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TextIO
 
-from cbmi.data.text import decode_lines, read_lines, report_repaired
+from cbmi.data.text import count_lines, decode_lines, read_lines, report_repaired
 from cbmi.progress import bar
 from cbmi.training.trained import Trained
 
@@ -25,7 +25,7 @@ def translate_lines(
     counts: Counter[str] = Counter()
     lines = _standard_input(counts) if file == "-" else read_lines(file, counts)
     settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
-    with bar("Translating", None, "lines") as progress:
+    with bar("Translating", None if file == "-" else count_lines(file), "lines") as progress:
         while window := list(islice(lines, WINDOW)):
             for hypotheses in model.hypotheses(window, advance=progress.advance, **settings):
                 found = [(one.score, one.log_probability, model.target.decode(one.ids)) for one in hypotheses]

@@ -13,7 +13,7 @@ import numpy as np
 
 from cbmi.config import Data
 from cbmi.data.corpus import Corpus
-from cbmi.data.text import read_pairs
+from cbmi.data.text import count_lines, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, read_json, to_json
@@ -90,7 +90,7 @@ def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folde
     title = f"Encoding {folder.name}"
     with atomic_folder(folder) as temporary:
         sides = [_Writer(temporary, name, dtype) for name in ("source", "target")]
-        with bar(title, None, "pairs") as progress, open(temporary / "lines", "wb") as numbers:
+        with bar(title, count_lines(files[0]), "pairs") as progress, open(temporary / "lines", "wb") as numbers:
             pairs = read_pairs(files, counts)
             while chunk := list(islice(pairs, CHUNK)):
                 kept = _encode_chunk(chunk, (source, target), sides, longest, counts)
