@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,23 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
 LengthPenalty = Annotated[float, typer.Option(min=0, help="Scores are divided by length to this power.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from cbmi import __version__
+
+        print(f"cbmi {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What holds for every command; the help text of the program stands above."""
 
 
 def main() -> None:
@@ -63,7 +81,8 @@ def train(run_file: RunFile, overrides: Overrides = None) -> None:
     from cbmi.config import read_run_file
     from cbmi.training.train import train as train_run
 
-    train_run(read_run_file(run_file, overrides or ()))
+    with _stopping():
+        train_run(read_run_file(run_file, overrides or ()))
 
 
 @app.command()
@@ -71,9 +90,9 @@ def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
     """Learn the vocabulary and encode the corpus of a run, without training."""
     from cbmi.config import read_run_file
     from cbmi.training.run import Run
-    from cbmi.training.train import check_run, prepare_run
+    from cbmi.training.train import check_run, prepare_run, with_vocabulary
 
-    config = read_run_file(run_file, overrides or ())
+    config = with_vocabulary(read_run_file(run_file, overrides or ()))
     check_run(config)
     run = Run(config.output)
     with run.lock():
@@ -171,7 +190,19 @@ def demo(
     """Train, adapt, translate, score and explain on a built-in corpus, in a few minutes on two CPU cores."""
     from cbmi.experiments.demo import run_demo
 
-    run_demo(output, seed)
+    with _stopping():
+        run_demo(output, seed)
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Training that SIGTERM stopped has done what it was told: status 0. After Ctrl-C a script should not go on."""
+    from cbmi.training.train import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        raise typer.Exit(130 if stopped.number == signal.SIGINT else 0) from None
 
 
 @contextmanager
@@ -186,6 +217,8 @@ def _writer(path: Path | None) -> Iterator[TextIO]:
     path = path.resolve()  # a link stays a link
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; name a file to write to.")
+    if path.suffix in (".gz", ".xz", ".zst"):
+        raise UserError(f"{path}: results are written as plain text; leave out '{path.suffix}'.")
     if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
         with disk_errors(path), open(path, "w", encoding="utf-8", newline="\n") as file:
             yield file

@@ -72,7 +72,10 @@ class Data(Settings):
     @field_validator("train", "valid", mode="before")
     @classmethod
     def _one_file(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+        value = [value] if isinstance(value, str) else value
+        if value is not None and (not isinstance(value, list | tuple) or len(value) not in (1, 2)):
+            raise ValueError("should name two aligned files, source and target, or one .tsv")
+        return value
 
 
 class Model(Settings):
@@ -250,7 +253,8 @@ def _item(items: list[Any], key: str, override: str) -> int:
         return names.index(key)
     if key.isdigit() and int(key) < len(items):
         return int(key)
-    raise UserError(f"'{override}': there is no item '{key}'; there are {len(items)}, counted from 0.")
+    known = [name for name in names if name] + [str(i) for i in range(len(items))]
+    raise UserError(f"'{override}': there is no item '{key}'{nearest(key, known)}.")
 
 
 def check(kind: type[T], values: Any, where: str) -> T:
@@ -268,6 +272,8 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{place}this key is missing"
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "Should be a mapping of keys to values"
     if first["type"] == "value_error":
         return place + message
     value = repr(first["input"])

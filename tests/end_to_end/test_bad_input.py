@@ -15,8 +15,7 @@ def task(tmp_path):
 
 
 def left_behind(task):
-    run = task / "run"
-    return [path for path in run.rglob("*") if path.name != ".lock"] if run.exists() else []
+    return [*(task / "run").rglob("*"), *task.glob("run")]
 
 
 def test_a_missing_file(task):
@@ -94,7 +93,10 @@ def test_empty_lines_are_dropped_and_counted(task):
         ("model.dropout=false", "model.dropout: input should be a valid number, not False"),
         ("data.vocabulary.shared=yes", "data.vocabulary.shared: input should be a valid boolean, not 'yes'"),
         ("data.train.0.x=1", "data.train.0 has no settings below it"),
-        ("initialize=nowhere", "nowhere: this is not a run directory"),
+        ("data.train=[a, b, c]", "data.train: should name two aligned files, source and target, or one .tsv"),
+        ("log=fast", "log: should be a mapping of keys to values, not 'fast'"),
+        ("stages.adpt.steps=3", "there is no item 'adpt' (did you mean 'adapt'?)"),
+        ("initialize=nowhere", "nowhere: there is no such run directory"),
         ("data.vocabulary.size=20000", "data.vocabulary.size: 20000 is larger than this corpus allows"),
         ("data.max_length=2", "no usable pair is left"),
     ],
@@ -169,6 +171,7 @@ def test_output_files(task):
     assert cbmi(*arguments, task / "link").returncode == 0
     assert (task / "link").is_symlink()
     assert len((task / "real").read_text().splitlines()) == 5
+    assert "leave out '.gz'" in refused(*arguments, task / "out.gz")
     assert cbmi(*arguments, "/dev/null").returncode == 0
     assert not os.path.isfile("/dev/null")
     assert "none of auto, cpu, cuda" in refused("translate", task / "run", "--device", "tpu", input=b"")
@@ -188,9 +191,10 @@ def test_commands_without_their_run(task):
         ["score", nothing, "--source", "a", "--target", "b"],
         ["average", nothing, "--last", "1"],
     ):
-        assert "nothing: this is not a run directory" in refused(*command)
+        assert "nothing: there is no such run directory" in refused(*command)
+    assert "this is not a run directory" in refused("translate", task)
     assert cbmi("prepare", write_run(task)).returncode == 0
-    assert "there is no such checkpoint (there are: none)" in refused("translate", task / "run", input=b"")
+    assert "this run has no checkpoint yet" in refused("translate", task / "run", input=b"")
 
 
 def test_score_and_evaluate_name_what_is_wrong(task):
@@ -215,6 +219,7 @@ def test_score_and_evaluate_name_what_is_wrong(task):
 
 def test_a_folder_that_cannot_be_written(task):
     (task / "file").write_text("")
+    assert "this is a file; a run needs a folder" in refused("train", write_run(task, output=str(task / "file")))
     assert "cannot be written" in refused("train", write_run(task, output=str(task / "file" / "run")))
 
 

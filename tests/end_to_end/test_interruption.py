@@ -179,13 +179,14 @@ def wait_for_steps(run: Path, count: int) -> None:
     raise AssertionError("training did not get going")
 
 
-def test_sigterm_finishes_the_step_and_saves(uninterrupted, tmp_path):
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_lets_the_step_finish_and_save(uninterrupted, tmp_path, number, status):
     path = copy_of_task(uninterrupted, tmp_path)
     process = start(path)
     wait_for_steps(tmp_path / "run", 4)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     message = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 0, message
+    assert process.returncode == status, message
     steps = [int(folder.name[5:]) for folder in (tmp_path / "run" / "checkpoints").glob("step-*")]
     assert max(steps) == figures(tmp_path / "run")[-1]["step"] < LAST_STEP
     assert "Stopped at step" in message

@@ -88,6 +88,8 @@ def test_translate_keeps_order_and_lines(copied):
     ]
     model = package.load(str(copied / "run"))
     assert model.translate(lines[:5]) == found[:5]
+    with pytest.raises(TypeError, match="list of lines"):
+        model.translate(lines[0])
 
 
 def test_nbest_with_scores(copied):
@@ -185,6 +187,11 @@ def test_another_run_can_start_from_its_weights(tmp_path):
     assert result.returncode == 0, result.stderr.decode()
     first, second = (tmp_path / name / "vocab" / "shared.model" for name in ("run", "second"))
     assert first.read_bytes() == second.read_bytes()
+    inherited = {"train": [str(tmp_path / "train.src"), str(tmp_path / "train.tgt")], "source": "xx", "target": "yy"}
+    settings["output"] = str(tmp_path / "inherited")
+    path = write_run(tmp_path, "inherited.yaml", **settings, data=inherited)
+    assert cbmi("train", path).returncode == 0  # the vocabulary is the other run's where none is named
+    assert cbmi("train", path, "stages.adapt.steps=4").returncode == 0
     settings["model"] = {"preset": "tiny"}
     settings["output"] = str(tmp_path / "third")
     assert "has model.width 32, but this run has 128" in refused(

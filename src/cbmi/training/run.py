@@ -34,10 +34,20 @@ class Run:
         self.test = self.path / "test"
 
     def config(self) -> RunConfig:
+        if not self.path.is_dir():
+            raise UserError(f"{self.path}: there is no such run directory.")
         if not self.config_file.exists():
             raise UserError(f"{self.path}: this is not a run directory: it has no config.yaml.")
         text = self.config_file.read_text(encoding="utf-8")
         return check(RunConfig, parse_yaml(text, str(self.config_file)), str(self.config_file))
+
+    def _known_config(self) -> RunConfig:
+        try:
+            return self.config()
+        except UserError as error:
+            raise UserError(
+                f"{self.path} holds a config.yaml that is no run's ({error}) Choose another output=…."
+            ) from None
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
         return load_vocabularies(self.vocab, self.config().data.vocabulary.shared)
@@ -62,7 +72,7 @@ class Run:
     def adopt(self, config: RunConfig) -> None:
         """Make this the run of `config`, or refuse if it is that of another that has got anywhere."""
         if self.config_file.exists():
-            changes = _changes_that_matter(self.config(), config)
+            changes = _changes_that_matter(self._known_config(), config)
             if changes and not self.prepared:
                 self.clear()
             elif changes:
@@ -79,14 +89,25 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from this directory; a killed process's lock is gone with it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path}: this is a file; a run needs a folder: choose another output=….")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(descriptor, self.path)
-            yield
+            try:
+                yield
+            finally:
+                self._leave_no_empty_folder()
         finally:
             os.close(descriptor)
+
+    def _leave_no_empty_folder(self) -> None:
+        """A run that was refused before anything was made leaves nothing behind."""
+        if os.listdir(self.path) == [".lock"]:
+            (self.path / ".lock").unlink()
+            self.path.rmdir()
 
 
 def _lock(descriptor: int, path: Path) -> None:

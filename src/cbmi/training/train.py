@@ -22,21 +22,30 @@ from cbmi.training.validation import Validator
 from cbmi.training.world import World, join_world
 
 
-def train(config: RunConfig) -> bool:
-    """Train a run to its end, or go on with it; False if it was asked to stop before the end."""
+class Stopped(Exception):
+    """Training was asked to stop and has saved; `number` is the signal that asked (0: another rank received it)."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def train(config: RunConfig) -> None:
+    """Train a run to its end, or go on with it; raises `Stopped` if it was asked to stop before the end."""
+    config = with_vocabulary(config)
     objectives = check_run(config)
     run = Run(config.output)
     with join_world(config.device) as world:
         if not world.first:
             world.barrier()  # until the first process has prepared the data
-            return _train(config, run, objectives, world)
+            _train(config, run, objectives, world)
+            return
         with run.lock():
             prepare_run(config, run)
             world.barrier()
-            return _train(config, run, objectives, world)
+            _train(config, run, objectives, world)
 
 
-def _train(config: RunConfig, run: Run, objectives: list[Objective], world: World) -> bool:
+def _train(config: RunConfig, run: Run, objectives: list[Objective], world: World) -> None:
     vocabularies = run.vocabularies()
     corpus = open_corpus(run.path, "train")
     validator = None
@@ -46,12 +55,25 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
     session = Session(config, run, sizes, world)
     if not session.resume() and config.initialize:
         session.load_networks(starting_point(config))
-    finished = Trainer(session, objectives, corpus, validator).train()
+    trainer = Trainer(session, objectives, corpus, validator)
+    trainer.train()
+    if trainer.stopping:
+        if world.first:
+            say(f"Stopped at step {session.state.step:,}: {run.path}; the same command goes on.")
+        raise Stopped(trainer.stop_signal or 0)
     if world.first:
-        say(f"{'Finished' if finished else 'Stopped'} at step {session.state.step:,}: {run.path}")
-        if finished:
-            test_run(run)
-    return finished
+        say(f"Finished at step {session.state.step:,}: {run.path}")
+        test_run(run)
+
+
+def with_vocabulary(config: RunConfig) -> RunConfig:
+    """Where a run starts from another and says nothing of its vocabulary, it is that run's."""
+    if config.initialize is None or "vocabulary" in config.data.model_fields_set:
+        return config
+    own = Run(config.output)
+    known = own if own.config_file.exists() else Run(config.initialize)
+    data = config.data.model_copy(update={"vocabulary": known.config().data.vocabulary})
+    return config.model_copy(update={"data": data})
 
 
 def check_run(config: RunConfig) -> list[Objective]:

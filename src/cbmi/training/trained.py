@@ -42,6 +42,8 @@ class Trained:
     def _folder(self, checkpoint: str | None) -> Path:
         folder = self.run.checkpoints / checkpoint if checkpoint else self.run.best
         if not folder.exists():
+            if not self.run.begun:
+                raise UserError(f"{self.run.path}: this run has no checkpoint yet; train it first (cbmi train).")
             names = sorted(p.name for p in self.run.checkpoints.glob("*") if not p.name.startswith("."))
             raise UserError(f"{folder}: there is no such checkpoint (there are: {', '.join(names) or 'none'}).")
         return folder.resolve()
@@ -59,7 +61,7 @@ class Trained:
         """The language model that was trained beside the translator."""
         tensors = store.load_tensors(self.folder, store.LANGUAGE_MODEL)
         if tensors is None:
-            raise UserError(f"{self.folder} has no language model: train one with language_model: train.")
+            raise UserError(f"{self.run.path} has no language model: train one with language_model: train.")
         return self._loaded(new_language_model(self.config.model, len(self.target)), tensors)
 
     def encode(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[list[int]]:
@@ -99,5 +101,7 @@ class Trained:
 
     def translate(self, lines: Sequence[str], *, beam: int = 4, length_penalty: float = 0.6) -> list[str]:
         """Translations of lines of text, in order; an empty line stays empty."""
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of lines; for one line, translate([line])")
         found = self.hypotheses(lines, beam=beam, length_penalty=length_penalty)
         return [self.target.decode(best[0].ids) if best else "" for best in found]

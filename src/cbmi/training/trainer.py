@@ -39,10 +39,11 @@ class Trainer:
         self.plan: EpochPlan | None = None
         self.planned_epoch = -1
         self.norms: dict[str, torch.Tensor] = {}
-        self.asked_to_stop = self.stopping = False
+        self.stop_signal: int | None = None  # that this process has received
+        self.stopping = False
 
-    def train(self) -> bool:
-        """Run what is left of the stages; False if it was asked to stop before the end."""
+    def train(self) -> None:
+        """Run what is left of the stages; `stopping` says whether it was asked to stop before the end."""
         log = None
         if self.world.first:
             log = Log(self.session.run.log, self.state.step, self.config.log.tensorboard)
@@ -56,7 +57,6 @@ class Trainer:
                     break
         if log:
             log.close()
-        return not self.stopping
 
     def _stage_over(self) -> bool:
         """A stage that patience ended stays ended; one that was made longer goes on."""
@@ -132,6 +132,8 @@ class Trainer:
             if validating:
                 self._validate(log)
             state.stage_done = last or (validating and self._out_of_patience())
+            if state.stage_done and not last and log:
+                say(f"Stage {stage.name} ends: {state.stale} validations without a new best.")
             if saving:
                 self.session.save()
 
@@ -170,16 +172,16 @@ class Trainer:
 
     def _agree_to_stop(self) -> None:
         if self.world.size == 1:
-            self.stopping = self.asked_to_stop
+            self.stopping = self.stop_signal is not None
         elif self.state.step % STEPS_BETWEEN_AGREEMENTS == 0:
-            self.stopping = self.world.any(self.asked_to_stop)
+            self.stopping = self.world.any(self.stop_signal is not None)
 
     @contextmanager
     def _stop_signals(self) -> Iterator[None]:
         """SIGTERM and Ctrl-C let the step finish and save; a second Ctrl-C interrupts at once."""
 
         def ask(number: int, frame: Any) -> None:
-            self.asked_to_stop = True
+            self.stop_signal = number
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
         before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -63,11 +63,9 @@ def join_world(device: str) -> Iterator[World]:
         return
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        world = World(rank, size, chosen)
-        yield world
-        gc.collect()  # data-parallel wrappers go before the group that they use,
-        world.barrier()  # and nobody leaves while another still talks to it
+        yield World(rank, size, chosen)
     finally:
+        gc.collect()  # data-parallel wrappers go before the group that they use
         distributed.destroy_process_group()
 
 
