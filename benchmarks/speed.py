@@ -29,9 +29,9 @@ from cbmi.data.corpus import Corpus
 from cbmi.decoding import beam_search
 from cbmi.files import to_json
 from cbmi.model import pack
+from cbmi.training.live_run import LiveRun
 from cbmi.training.networks import new_translator
 from cbmi.training.run import Run
-from cbmi.training.session import Session
 from cbmi.training.train import build
 from cbmi.training.trainer import Trainer
 from cbmi.training.validation import SPECIAL
@@ -79,7 +79,7 @@ def measure_training(arguments: argparse.Namespace, tokens: int) -> list[dict]:
         sizes = (arguments.vocabulary, arguments.vocabulary)
         corpus = Corpus(folder / "data" / "train")
         peaks = []
-        trainer = Trainer(Session(config, run, sizes, World(0, 1, device)), objectives, corpus, None)
+        trainer = Trainer(LiveRun(config, run, sizes, World(0, 1, device)), objectives, corpus, None)
         if device.type == "cuda":
             watch_memory(trainer, peaks)
         trainer.train()

@@ -14,8 +14,8 @@ from cbmi.files import atomic_folder
 from cbmi.objectives import Objective, build
 from cbmi.progress import say
 from cbmi.training.checkpoint import LANGUAGE_MODEL
+from cbmi.training.live_run import LiveRun
 from cbmi.training.run import Run
-from cbmi.training.session import Session
 from cbmi.training.testing import test_run
 from cbmi.training.trainer import Trainer
 from cbmi.training.validation import Validator
@@ -52,17 +52,17 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
     if config.data.valid:
         validator = Validator(config, open_corpus(run.path, "valid"), vocabularies[1], world)
     sizes = (len(vocabularies[0]), len(vocabularies[1]))
-    session = Session(config, run, sizes, world)
-    if not session.resume() and config.initialize:
-        session.load_networks(starting_point(config))
-    trainer = Trainer(session, objectives, corpus, validator)
+    live = LiveRun(config, run, sizes, world)
+    if not live.resume() and config.initialize:
+        live.load_networks(starting_point(config))
+    trainer = Trainer(live, objectives, corpus, validator)
     trainer.train()
     if trainer.stopping:
         if world.first:
-            say(f"Stopped at step {session.state.step:,}: {run.path}; the same command goes on.")
+            say(f"Stopped at step {live.state.step:,}: {run.path}; the same command goes on.")
         raise Stopped(trainer.stop_signal or 0)
     if world.first:
-        say(f"Finished at step {session.state.step:,}: {run.path}")
+        say(f"Finished at step {live.state.step:,}: {run.path}")
         test_run(run)
 
 

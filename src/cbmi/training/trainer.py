@@ -19,8 +19,8 @@ from cbmi.errors import UserError
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
 from cbmi.training.learner import learning_rate
+from cbmi.training.live_run import LiveRun
 from cbmi.training.log import Log, Meter, figures
-from cbmi.training.session import Session
 from cbmi.training.step import Stepper, make_parts
 from cbmi.training.validation import Validator
 
@@ -28,13 +28,13 @@ STEPS_BETWEEN_AGREEMENTS = 10  # ranks agree this often on whether one of them w
 
 
 class Trainer:
-    """Takes a session through what is left of its stages."""
+    """Takes a run through what is left of its stages."""
 
     def __init__(
-        self, session: Session, objectives: list[Objective], corpus: Corpus, validator: Validator | None
+        self, live: LiveRun, objectives: list[Objective], corpus: Corpus, validator: Validator | None
     ) -> None:
-        self.session, self.objectives, self.corpus, self.validator = session, objectives, corpus, validator
-        self.config, self.world, self.state = session.config, session.world, session.state
+        self.live, self.objectives, self.corpus, self.validator = live, objectives, corpus, validator
+        self.config, self.world, self.state = live.config, live.world, live.state
         self.lengths = corpus.lengths()
         self.plan: EpochPlan | None = None
         self.planned_epoch = -1
@@ -46,11 +46,11 @@ class Trainer:
         """Run what is left of the stages; `stopping` says whether it was asked to stop before the end."""
         log = None
         if self.world.first:
-            log = Log(self.session.run.log, self.state.step, self.config.log.tensorboard)
+            log = Log(self.live.run.log, self.state.step, self.config.log.tensorboard)
         with self._stop_signals():
             for number in range(self.state.stage, len(self.config.stages)):
                 if number > self.state.stage:
-                    self.session.begin_stage(number)
+                    self.live.begin_stage(number)
                 if not self._stage_over():
                     self._train_stage(self.config.stages[number], self.objectives[number], log)
                 if self.stopping:
@@ -71,17 +71,17 @@ class Trainer:
         return bool(patience) and self.state.stale >= patience
 
     def _train_stage(self, stage: Stage, objective: Objective, log: Log | None) -> None:
-        session = self.session
-        session.place_language_model(stage)
-        session.translator.network.train()
+        live = self.live
+        live.place_language_model(stage)
+        live.translator.network.train()
         meter = Meter(self.world)
         stepper = Stepper(
             objective=objective,
-            translator=session.translator,
-            language_model=session.language_model_learner,
-            frozen=session.language_model if stage.language_model == "frozen" else None,
+            translator=live.translator,
+            language_model=live.language_model_learner,
+            frozen=live.language_model if stage.language_model == "frozen" else None,
             smoothing=self.config.label_smoothing,
-            precision=session.precision,
+            precision=live.precision,
             world=self.world,
             meter=meter,
             seed=self.config.seed,
@@ -97,7 +97,7 @@ class Trainer:
         state = self.state
         pairs = self._next_batch()
         tokens = int(self.lengths[1][pairs].sum())
-        parts = make_parts(self.corpus, pairs, self.session.accumulate, self.world)
+        parts = make_parts(self.corpus, pairs, self.live.accumulate, self.world)
         state.step += 1
         state.stage_step += 1
         state.schedule_step += 1
@@ -135,7 +135,7 @@ class Trainer:
             if state.stage_done and not last and log:
                 say(f"Stage {stage.name} ends: {state.stale} validations without a new best.")
             if saving:
-                self.session.save()
+                self.live.save()
 
     def _log_figures(self, meter: Meter, clock: _Clock, log: Log | None) -> str:
         """Write a record; gives its gist for the progress bar."""
@@ -152,13 +152,13 @@ class Trainer:
         """Weights that are no numbers are never saved and never the best."""
         if not math.isfinite(loss):
             raise UserError(
-                f"{self.session.run.path}: the loss is not a number at step {self.state.step}; begin anew with "
+                f"{self.live.run.path}: the loss is not a number at step {self.state.step}; begin anew with "
                 "a lower optimizer.peak_lr, a longer warmup, or precision=fp32."
             )
 
     def _validate(self, log: Log | None) -> None:
-        state, session = self.state, self.session
-        result = self.validator.validate(session.translator.network, session.language_model, session.precision)
+        state, live = self.state, self.live
+        result = self.validator.validate(live.translator.network, live.language_model, live.precision)
         state.score = result.get("valid_bleu", -result["valid_loss"])
         if state.best_score is None or state.score > state.best_score:
             state.best_score, state.best_step, state.stale = state.score, state.step, 0

@@ -17,7 +17,7 @@ from cbmi.training.run import Run
 from cbmi.training.world import World, choose_precision
 
 
-class Session:
+class LiveRun:
     """What a checkpoint holds, alive."""
 
     def __init__(self, config: RunConfig, run: Run, sizes: tuple[int, int], world: World) -> None:
