@@ -162,6 +162,25 @@ def test_initialize_is_needed_only_once(task):
     assert cbmi("train", path, "stages.adapt.steps=6").returncode == 0
 
 
+def test_a_frozen_language_model_must_come_from_somewhere(task):
+    """Also when the run has begun, and the stage that wants it is added later."""
+    plain = [{"name": "ce", "steps": 2}]
+    assert cbmi("train", write_run(task, stages=plain)).returncode == 0
+    frozen = [{"name": "adapt", "objective": "cbmi", "language_model": "frozen", "steps": 2}]
+    settings = {"initialize": str(task / "run"), "output": str(task / "second")}
+    assert "has trained a language model" in refused("train", write_run(task, stages=frozen, **settings))
+    assert cbmi("train", write_run(task, stages=plain, **settings)).returncode == 0
+    assert "has trained a language model" in refused("train", write_run(task, stages=plain + frozen, **settings))
+
+
+def test_a_foreign_folder_is_left_alone(task):
+    (task / "other").mkdir()
+    (task / "other" / "config.yaml").write_text("hello: 1\n")
+    message = refused("train", write_run(task, output=str(task / "other")))
+    assert "is no run directory: choose another output=" in message
+    assert (task / "other" / "config.yaml").read_text() == "hello: 1\n"
+
+
 def test_output_files(task):
     assert cbmi("train", write_run(task)).returncode == 0
     arguments = ["translate", task / "run", task / "test.src", "-o"]

@@ -45,9 +45,8 @@ class Run:
         try:
             return self.config()
         except UserError as error:
-            raise UserError(
-                f"{self.path} holds a config.yaml that is no run's ({error}) Choose another output=…."
-            ) from None
+            reason = str(error).rstrip(".")
+            raise UserError(f"{self.path} is no run directory: choose another output=… ({reason}).") from None
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
         return load_vocabularies(self.vocab, self.config().data.vocabulary.shared)

@@ -82,9 +82,11 @@ def check_run(config: RunConfig) -> list[Objective]:
         if not Path(path).is_file():
             raise UserError(f"{path}: there is no such file.")
     objectives = []
-    has_language_model = Run(config.output).begun  # then it is this run's own matter
-    if config.initialize and not has_language_model:
-        has_language_model = (starting_point(config) / f"{LANGUAGE_MODEL}.safetensors").exists()
+    own = Run(config.output)  # what it starts from matters only until it has begun
+    weights = f"{LANGUAGE_MODEL}.safetensors"
+    has_language_model = any(own.checkpoints.glob(f"step-*/{weights}"))
+    if config.initialize and not own.begun:
+        has_language_model = (starting_point(config) / weights).exists()
     for stage in config.stages:
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         if "lm" in objective.needs and stage.language_model == "off":
@@ -94,7 +96,8 @@ def check_run(config: RunConfig) -> list[Objective]:
             )
         if stage.language_model == "frozen" and not has_language_model:
             raise UserError(
-                f"stages.{stage.name}.language_model: 'frozen', but {config.initialize} has no language model."
+                f"stages.{stage.name}.language_model: 'frozen', but neither an earlier stage nor "
+                f"{config.initialize} has trained a language model."
             )
         has_language_model = has_language_model or stage.language_model in ("train", "joint")
         objectives.append(objective)
