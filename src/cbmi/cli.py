@@ -93,10 +93,10 @@ def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
     from cbmi.training.train import check_run, prepare_run, with_vocabulary
 
     config = with_vocabulary(read_run_file(run_file, overrides or ()))
-    check_run(config)
+    objectives = check_run(config)
     run = Run(config.output)
     with run.lock():
-        prepare_run(config, run)
+        prepare_run(config, run, objectives)
 
 
 @app.command()
@@ -140,6 +140,38 @@ def score(
     with _writer(output) as out, tempfile.TemporaryDirectory() as folder:
         model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
         score_files(model, (source, target), out, Path(folder) / "records")
+
+
+@app.command()
+def objectives() -> None:
+    """List the training objectives: what each does, its equation, settings, needs and paper."""
+    from cbmi.objectives.listing import listing
+
+    print(listing())
+
+
+@app.command()
+def weights(
+    run: RunFolder,
+    objective: Annotated[str, typer.Option(metavar="KEY", help="One of `cbmi objectives`, or module:Class.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the objective.")
+    ] = None,
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Write the weight of every training token, a line a line of the training text."""
+    import tempfile
+
+    from cbmi.analysis.weights import write_weights
+    from cbmi.config import with_overrides
+    from cbmi.training.trained import Trained
+
+    with _writer(output) as out, tempfile.TemporaryDirectory() as folder:
+        model = Trained(run, checkpoint, device, precision="fp32")
+        choice = with_overrides(model.config.objective(objective), settings or ())
+        write_weights(model, choice, out, Path(folder) / "weights")
 
 
 @app.command()

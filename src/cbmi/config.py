@@ -203,6 +203,11 @@ class RunConfig(Settings):
             known = known or stage.language_model in ("train", "joint")
         return self
 
+    def objective(self, name: str) -> dict[str, Any]:
+        """The settings that the last stage with this objective gives it; none where there is no such stage."""
+        chosen = [stage.objective for stage in self.stages if stage.objective["name"] == name]
+        return dict(chosen[-1]) if chosen else {"name": name}
+
     def plain(self) -> dict[str, Any]:
         """The resolved settings as plain YAML types."""
         return self.model_dump(mode="json", by_alias=True)
@@ -218,9 +223,14 @@ def read_run_file(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise UserError(f"{path}: a run file is a mapping of keys to values.")
+    return check(RunConfig, with_overrides(values, overrides), str(path))
+
+
+def with_overrides(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Put `key=value` overrides into nested values."""
     for override in overrides:
         _override(values, override)
-    return check(RunConfig, values, str(path))
+    return values
 
 
 def _override(values: dict[str, Any], override: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from batches import on_two_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,7 +106,9 @@ def packed_scores(lengths):
     nmt, lm, mask = ragged(lengths)
     sentence = mask.nonzero()[:, 0]
     real = torch.ones(len(sentence), dtype=torch.bool)
-    return TokenScores(nmt[mask], nmt[mask], lm[mask], real, sentence, len(lengths), max(lengths))
+    places = torch.arange(len(sentence))
+    values = (nmt[mask], nmt[mask], lm[mask], real, sentence, len(lengths), max(lengths))
+    return TokenScores(*values, gold=places % 7 + 4, place=places)
 
 
 def test_packed_and_padded_layouts_agree():
@@ -128,36 +129,17 @@ def test_fillers_count_nowhere():
     assert torch.allclose(filled.sentence[:3], alone.sentence)
 
 
-class Exchange:
-    """Adds tensors up between two threads, as ranks do between processes."""
-
-    def __init__(self):
-        self.barrier, self.values = threading.Barrier(2), [None, None]
-
-    def reduce(self, half):
-        def total(values):
-            self.values[half] = values
-            self.barrier.wait()
-            result = self.values[0] + self.values[1]
-            self.barrier.wait()
-            return result
-
-        return total
-
-
 @pytest.mark.parametrize("std", ["population", "official"])
 def test_two_ranks_with_half_the_sentences_each_give_the_weights_of_one(std):
-    whole, settings, exchange = packed_scores((5, 1, 8, 3, 2, 7)), Cbmi(std=std), Exchange()
+    whole, settings = packed_scores((5, 1, 8, 3, 2, 7)), Cbmi(std=std)
 
-    def half(number):
+    def half(number, ranks):
         mine = (whole.sentence >= 3) == bool(number)
         fields = [getattr(whole, name)[mine] for name in ("nmt", "mean", "lm", "mask")]
-        scores = TokenScores(*fields, whole.sentence[mine] - 3 * number, 3, 8, exchange.reduce(number))
-        return settings.weights(scores)
+        ids = {"gold": whole.gold[mine], "place": whole.place[mine]}
+        return settings.weights(TokenScores(*fields, whole.sentence[mine] - 3 * number, 3, 8, **ids, ranks=ranks))
 
-    with ThreadPoolExecutor(2) as threads:
-        parts = list(threads.map(half, (0, 1)))
-    assert torch.allclose(torch.cat(parts), settings.weights(whole))
+    assert torch.allclose(torch.cat(on_two_ranks(half)), settings.weights(whole))
 
 
 def test_bad_settings_are_refused():

@@ -20,7 +20,7 @@ from cbmi.data.text import count_lines, read_pairs, report_repaired
 from cbmi.data.vocabulary import BOS
 from cbmi.errors import UserError
 from cbmi.model import pack, shift_right
-from cbmi.objectives import TABLE
+from cbmi.objectives import build
 from cbmi.objectives.cbmi import Cbmi, packed_cbmi_weights
 from cbmi.progress import bar
 from cbmi.training.trained import Trained
@@ -132,11 +132,8 @@ class Scorer:
 
 def _settings_of(model: Trained) -> Cbmi:
     """The scales of the run's last CBMI stage; the paper's where it has none."""
-    for stage in reversed(model.config.stages):
-        if TABLE[stage.objective["name"]] is Cbmi:
-            values = {key: value for key, value in stage.objective.items() if key not in ("name", "std")}
-            return Cbmi(**values)
-    return Cbmi()
+    objective = build(model.config.objective("cbmi"), str(model.run.config_file))
+    return objective.model_copy(update={"std": "population"})
 
 
 def _runs(order: list[int], lengths: list[int], limit: int) -> Iterator[list[int]]:

@@ -16,14 +16,15 @@ class Ragged(NamedTuple):
 
     ids: np.ndarray  # (tokens,) int64
     lengths: np.ndarray  # (sentences,) int64
+    places: np.ndarray  # (tokens,) int64: where each token stands in the corpus
 
 
 class Side:
     """One language of a corpus."""
 
     def __init__(self, folder: Path, name: str, meta: dict) -> None:
-        self.ids = _map(folder / f"{name}.ids", np.dtype(meta["dtype"]), meta["tokens"][name])
-        self.offsets = _map(folder / f"{name}.offsets", np.dtype(np.int64), meta["pairs"] + 1)
+        self.ids = map_array(folder / f"{name}.ids", np.dtype(meta["dtype"]), meta["tokens"][name])
+        self.offsets = map_array(folder / f"{name}.offsets", np.dtype(np.int64), meta["pairs"] + 1)
         self.lengths = np.diff(self.offsets)
 
     def select(self, sentences: np.ndarray) -> Ragged:
@@ -33,17 +34,20 @@ class Side:
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         places = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-        return Ragged(self.ids[places].astype(np.int64), lengths)
+        return Ragged(self.ids[places].astype(np.int64), lengths, places)
 
 
 class Corpus:
     """Pairs of id sequences, each with its end-of-sentence."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.meta = read_json(folder / "meta.json")
         self.source = Side(folder, "source", self.meta)
         self.target = Side(folder, "target", self.meta)
-        self.lines = _map(folder / "lines", np.dtype(np.int64), len(self))  # each pair's line in the text, from 0
+        self.lines = map_array(
+            folder / "lines", np.dtype(np.int64), len(self)
+        )  # each pair's line in the text, from 0
 
     def __len__(self) -> int:
         return self.meta["pairs"]
@@ -53,7 +57,8 @@ class Corpus:
         return np.stack([self.source.lengths, self.target.lengths])
 
 
-def _map(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    """A file of `count` numbers by memory map."""
     size = path.stat().st_size if path.exists() else -1
     if size != count * dtype.itemsize:
         raise UserError(f"{path}: the prepared data are damaged; delete the folder {path.parent} to make them anew.")

@@ -12,6 +12,7 @@ import sentencepiece
 from cbmi.errors import UserError
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
+SPECIALS = 4  # ids below are no pieces of text
 SAMPLE_LINES = 5_000_000  # the vocabulary is learnt from at most so many lines, drawn at random
 LONGEST_SAMPLE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
 

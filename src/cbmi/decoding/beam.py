@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.model import Packed, Translator
+from cbmi.model import LanguageModel, Packed, Translator
 from cbmi.model.attention import to_rows
+from cbmi.model.fusion import fuse
+from cbmi.model.head import output_logits
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,14 @@ class Special:
     end: int
 
 
+@dataclass(frozen=True)
+class Fusion:
+    """A language model that takes part in the search."""
+
+    language_model: LanguageModel
+    kind: str  # "prenorm" or "postnorm", see `cbmi.model.fusion`
+
+
 @torch.inference_mode()
 def beam_search(
     model: Translator,
@@ -43,15 +53,16 @@ def beam_search(
     length_penalty: float = 0.6,
     nbest: int = 1,
     limits: Tensor | None = None,
+    fusion: Fusion | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each packed source sentence, best first.
 
     limits (sentences,): the most tokens a translation may have, end of sentence included; by default twice the
-    source's length plus ten.
+    source's length plus ten. With `fusion`, the fused scores take the place of the translator's log-probabilities.
     """
     if limits is None:
         limits = 2 * source.layout.lengths + 10
-    search = _Search(model, source, special, beam, length_penalty, nbest, limits)
+    search = _Search(_Cache(model, source, beam, fusion), source, special, beam, length_penalty, nbest, limits)
     while not search.finished():
         search.step()
     return search.results()
@@ -60,15 +71,14 @@ def beam_search(
 class _Search:
     """The state of a search over the sentences that are still growing (`alive`) and the results of all."""
 
-    def __init__(self, model, source, special, beam, length_penalty, nbest, limits) -> None:
-        self.model, self.special = model, special
+    def __init__(self, cache, source, special, beam, length_penalty, nbest, limits) -> None:
+        self.cache, self.special = cache, special
         self.beam, self.penalty, self.nbest = beam, length_penalty, nbest
         device = source.ids.device
         sentences, most = source.layout.sentences, int(limits.max())
         self.length = 0  # tokens generated so far
         self.alive = torch.arange(sentences, device=device)  # which sentence each row of the state is
         self.limits = limits.to(device)
-        self.cache = _Cache(model, source, beam)
         self.tokens = torch.full((sentences, beam, most), special.pad, device=device)
         self.scores = torch.full((sentences, beam), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
@@ -159,29 +169,25 @@ class _Search:
 class _Cache:
     """Keys and values: of the source, padded, once a sentence; of the translation so far, once a hypothesis."""
 
-    def __init__(self, model: Translator, source: Packed, beam: int) -> None:
-        self.model, self.beam = model, beam
+    def __init__(self, model: Translator, source: Packed, beam: int, fusion: Fusion | None) -> None:
+        self.model, self.beam, self.fusion = model, beam, fusion
         layout = source.layout
         self.filled = layout.filled[:, None, None, :]  # (sentences, 1, 1, source length)
         states = model.encode(source)
         memories = model.memories(states)
         self.source = [tuple(to_rows(part, layout).contiguous() for part in memory) for memory in memories]
-        self.past: list[tuple[Tensor, Tensor] | None] = [None] * len(self.source)
+        self.past, self.language_model_past = _Past(), _Past()
 
     def advance(self, ids: Tensor, position: int) -> Tensor:
         """Read one token a hypothesis: ids (rows × beam,) → log-probabilities (rows × beam, vocabulary)."""
         positions = torch.full_like(ids, position)
-        hidden = self.model.decode(ids, positions, position + 1, self._attend_past, self.source, self._attend_source)
-        return self.model.log_probabilities(hidden)
-
-    def _attend_past(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
-        """query, key, value (rows × beam, heads, size)."""
-        key, value = key[:, :, None], value[:, :, None]
-        if self.past[layer] is not None:
-            key = torch.cat([self.past[layer][0], key], dim=2)
-            value = torch.cat([self.past[layer][1], value], dim=2)
-        self.past[layer] = (key, value)
-        return F.scaled_dot_product_attention(query[:, :, None], key, value)[:, :, 0]
+        hidden = self.model.decode(ids, positions, position + 1, self.past.attend, self.source, self._attend_source)
+        logits = output_logits(hidden, self.model.output_weight)
+        if self.fusion is None:
+            return torch.log_softmax(logits, dim=-1)
+        other = self.fusion.language_model
+        hidden = other.decode(ids, positions, position + 1, self.language_model_past.attend)
+        return fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)
 
     def _attend_source(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
         """The hypotheses of a sentence share its source: they are the queries of one attention."""
@@ -190,10 +196,30 @@ class _Cache:
         return mixed.transpose(1, 2).flatten(0, 1)
 
     def reorder(self, rows: Tensor) -> None:
-        self.past = [(key[rows], value[rows]) for key, value in self.past]
+        self.past.reorder(rows)
+        self.language_model_past.reorder(rows)
 
     def keep(self, sentences: Tensor) -> None:
         self.filled = self.filled[sentences]
         self.source = [(key[sentences], value[sentences]) for key, value in self.source]
         rows = (sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)).view(-1)
         self.reorder(rows)
+
+
+class _Past:
+    """Keys and values that each layer of a network has seen."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
+        """Attention of one new token a row to all so far; query, key, value (rows, heads, size)."""
+        key, value = key[:, :, None], value[:, :, None]
+        if layer in self.layers:
+            key = torch.cat([self.layers[layer][0], key], dim=2)
+            value = torch.cat([self.layers[layer][1], value], dim=2)
+        self.layers[layer] = (key, value)
+        return F.scaled_dot_product_attention(query[:, :, None], key, value)[:, :, 0]
+
+    def reorder(self, rows: Tensor) -> None:
+        self.layers = {layer: (key[rows], value[rows]) for layer, (key, value) in self.layers.items()}

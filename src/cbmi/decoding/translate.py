@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from cbmi.decoding.beam import Hypothesis, Special, beam_search
+from cbmi.decoding.beam import Fusion, Hypothesis, Special, beam_search
 from cbmi.model import Translator, pack
 
 TOKENS_AT_A_TIME = {"cpu": 1000, "cuda": 16000}  # source pieces in a batch
@@ -20,6 +20,7 @@ def translate_ids(
     beam: int,
     length_penalty: float,
     nbest: int = 1,
+    fusion: Fusion | None = None,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each sentence (ids with their end of sentence), in the given order."""
@@ -28,7 +29,8 @@ def translate_ids(
     for batch in _batches(sentences, TOKENS_AT_A_TIME.get(device.type, 1000)):
         ids = np.concatenate([np.asarray(sentences[i], dtype=np.int64) for i in batch])
         source = pack(ids, np.array([len(sentences[i]) for i in batch]), device)
-        found = beam_search(model, source, special, beam=beam, length_penalty=length_penalty, nbest=nbest)
+        settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "fusion": fusion}
+        found = beam_search(model, source, special, **settings)
         for i, hypotheses in zip(batch, found, strict=True):
             results[i] = hypotheses
         advance(len(batch))

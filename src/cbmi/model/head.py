@@ -7,8 +7,13 @@ backward pass, or kept in half precision where the network runs in it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+# (hidden (tokens, width), output matrix (vocabulary, width), gold (tokens,)) → tensors of (tokens,)
+Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 28}  # logits in float32 at a time: 64 MiB, 1 GiB
 
@@ -21,18 +26,32 @@ def token_log_probabilities(
     hidden (tokens, width); weight (vocabulary, width); gold (tokens,). `chunk`: tokens at a time, by default
     what fits in `CHUNK_ELEMENTS` and at most a quarter of the tokens.
     """
+    hidden, weight = to_autocast(hidden, weight)
+    return _GoldAndMean.apply(hidden, weight, gold, chunk or fitting_chunk(hidden, weight))
+
+
+def to_autocast(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the precision that matrix products are to be computed in."""
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-    if chunk is None:
-        fitting = CHUNK_ELEMENTS.get(hidden.device.type, 1 << 24) // len(weight)
-        chunk = max(1, min(fitting, -(-len(hidden) // 4)))
-    return _GoldAndMean.apply(hidden, weight, gold, chunk)
+        return hidden.to(dtype), weight.to(dtype)
+    return hidden, weight
 
 
-def _exact(logits: Tensor) -> Tensor:
+def fitting_chunk(hidden: Tensor, weight: Tensor, matrices: int = 1) -> int:
+    """Tokens at a time, where so many (tokens, vocabulary) matrices in float32 are held."""
+    fitting = CHUNK_ELEMENTS.get(hidden.device.type, 1 << 24) // (len(weight) * matrices)
+    return max(1, min(fitting, -(-len(hidden) // 4)))
+
+
+def exact(logits: Tensor) -> Tensor:
     """Logits in the precision that sums are taken in: float32, or float64 where they already are."""
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def output_logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """(rows, width) → (rows, vocabulary) in float32: for the few rows of a decoding step."""
+    return exact(hidden @ weight.to(hidden.dtype).T)
 
 
 class _GoldAndMean(torch.autograd.Function):
@@ -42,9 +61,9 @@ class _GoldAndMean(torch.autograd.Function):
         parts, kept = [], []
         for states, labels in zip(hidden.split(chunk), gold.split(chunk), strict=True):
             logits = states @ weight.T
-            exact = _exact(logits)
-            total = exact.logsumexp(1)
-            parts.append((exact.gather(1, labels[:, None])[:, 0] - total, exact.mean(1) - total, total))
+            values = exact(logits)
+            total = values.logsumexp(1)
+            parts.append((values.gather(1, labels[:, None])[:, 0] - total, values.mean(1) - total, total))
             if keep:
                 kept.append(logits)
         of_gold, of_mean, total = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -60,9 +79,9 @@ class _GoldAndMean(torch.autograd.Function):
         of_weight = torch.zeros_like(weight, dtype=total.dtype)
         for i, start in enumerate(range(0, len(hidden), ctx.chunk)):
             rows = slice(start, start + ctx.chunk)
-            exact = _exact(kept[i] if kept else hidden[rows] @ weight.T)
+            values = exact(kept[i] if kept else hidden[rows] @ weight.T)
             share = (to_gold + to_mean)[rows, None]
-            slope = (exact - total[rows, None]).exp_().mul_(-share).add_(to_mean[rows, None] / len(weight))
+            slope = (values - total[rows, None]).exp_().mul_(-share).add_(to_mean[rows, None] / len(weight))
             slope.scatter_add_(1, gold[rows, None], to_gold[rows, None])
             slope = slope.to(hidden.dtype)
             torch.mm(slope, weight, out=of_hidden[rows])

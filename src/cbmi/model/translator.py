@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from cbmi.model.attention import attend
-from cbmi.model.head import token_log_probabilities
+from cbmi.model.head import Head, token_log_probabilities
 from cbmi.model.layers import Attend, Embedding, Layer, Shape, embedding_matrix, initialise
 from cbmi.model.packed import Layout, Packed
 
@@ -33,8 +32,11 @@ class Translator(nn.Module):
         """(vocabulary, width): a token's logit is its row times the hidden state."""
         return self.target_embedding.weight
 
-    def forward(self, source: Packed, inputs: Packed, gold: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(gold) and the vocabulary's mean log p, each (target tokens,), when the decoder reads `inputs`."""
+    def forward(
+        self, source: Packed, inputs: Packed, gold: Tensor, head: Head = token_log_probabilities
+    ) -> tuple[Tensor, ...]:
+        """log p(gold) and the vocabulary's mean log p, each (target tokens,), when the decoder reads `inputs`;
+        or what else `head` makes of the hidden states."""
         states = self.encode(source)
         between = partial(self._attend, inputs.layout, source.layout, False)
         hidden = self.decode(
@@ -45,7 +47,7 @@ class Translator(nn.Module):
             self.memories(states),
             between,
         )
-        return token_log_probabilities(hidden, self.output_weight, gold)
+        return head(hidden, self.output_weight, gold)
 
     def encode(self, source: Packed) -> Tensor:
         """Encoder states (source tokens, width)."""
@@ -86,7 +88,3 @@ class Translator(nn.Module):
     ) -> Tensor:
         dropout = self.shape.attention_dropout if self.training else 0.0
         return attend(query, key, value, queries, keys, causal, dropout)
-
-    def log_probabilities(self, hidden: Tensor) -> Tensor:
-        """(rows, width) → (rows, vocabulary) in float32: for the few rows of a decoding step."""
-        return torch.log_softmax((hidden @ self.output_weight.to(hidden.dtype).T).float(), dim=-1)

@@ -1,38 +1,85 @@
 """What every objective is given and gives back.
 
-All systems share one formula: the loss of a step is sum(w·ell) / (number of real target tokens of the whole step),
-where ell is label-smoothed cross-entropy. An objective supplies the weights w.
+All systems share one formula: the loss of a step is
+
+    sum(w·ell + term) / (number of real target tokens of the whole step)
+
+where ell is label-smoothed cross-entropy. An objective supplies the weights w, or the further term, or neither; and
+it says what it `needs`, which the training loop then provides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
-# Adds a tensor up over all data-parallel ranks; with one process it gives its argument back.
-Reduce = Callable[[Tensor], Tensor]
+from cbmi.config import Settings
+from cbmi.model.distribution import Distributions
+
+CBMI_PAPER = (
+    "Zhang et al., 2022: Conditional bilingual mutual information based adaptive training "
+    "for neural machine translation"
+)
+
+# What an objective may need, and in which words a user is told.
+NEEDS = {
+    "lm": "a language model",
+    "teacher": "the translator as it was when the stage began",
+    "distribution": "whole distributions over the vocabulary",
+    "samples": "predictions under several draws of dropout",
+    "frequency": "frequencies of the target pieces",
+    "bmi": "bilingual mutual information of the corpus",
+    "weights": "a file of weights",
+}
 
 
-def alone(values: Tensor) -> Tensor:
-    """The `Reduce` of a single process."""
-    return values
+class Ranks(Protocol):
+    """The data-parallel processes that share a mini-batch."""
+
+    def sum(self, values: Tensor) -> Tensor: ...
+    def min(self, values: Tensor) -> Tensor: ...
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+class Alone:
+    """The `Ranks` of a single process."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        return values
+
+    def min(self, values: Tensor) -> Tensor:
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+ALONE = Alone()
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of the target tokens of a batch, packed end to end."""
+    """Scores of the target tokens of a mini-batch, packed end to end. What was not asked for is None."""
 
     nmt: Tensor  # (tokens,) log p(y_j | y_<j, x), with its graph
     mean: Tensor  # (tokens,) mean over the vocabulary of log p(v | y_<j, x), with its graph
-    lm: Tensor | None  # (tokens,) log p(y_j | y_<j), detached; None where there is no language model
+    lm: Tensor | None  # (tokens,) log p(y_j | y_<j), detached
     mask: Tensor  # (tokens,) false for tokens that only fill the batch up: they count nowhere
     sentence: Tensor  # (tokens,) index of each token's sentence
     sentences: int
     longest: int  # tokens in the longest sentence of the batch, on any rank
-    reduce: Reduce = alone
+    gold: Tensor  # (tokens,) ids of the tokens
+    place: Tensor  # (tokens,) where each token stands in the corpus
+    ranks: Ranks = ALONE
+    seed: int = 0  # of what is drawn at random in this step
+    samples: Tensor | None = None  # (draws of dropout, tokens) log p(y_j | y_<j, x)
+    frequency: Tensor | None = None  # (vocabulary,) of each piece, relative to that of the median piece
+    bmi: Tensor | None = None  # (tokens,) bilingual mutual information with the source
+    given: Tensor | None = None  # (tokens,) numbers from a file of weights
 
     def cross_entropy(self, smoothing: float) -> Tensor:
         """ell (tokens,): label-smoothed cross-entropy, uniform over the vocabulary."""
@@ -42,11 +89,38 @@ class TokenScores:
         """c (tokens,): log p_NMT - log p_LM, detached."""
         return self.nmt.detach() - self.lm
 
+    def per_sentence(self, values: Tensor) -> Tensor:
+        """(..., tokens) → (..., sentences): sums over the real tokens of each sentence."""
+        sums = values.new_zeros(*values.shape[:-1], self.sentences)
+        return sums.index_add_(-1, self.sentence, torch.where(self.mask, values, 0))
 
-class Objective(Protocol):
-    """Maps token scores to weights. `needs` names what the training loop has to provide: "lm"."""
+    def uniform(self) -> Tensor:
+        """(tokens,) random numbers in [0, 1), a function of step and place alone: the same on any number of ranks."""
+        return hashed(self.place, self.seed)
 
-    needs: ClassVar[frozenset[str]]
+
+def hashed(values: Tensor, seed: int) -> Tensor:
+    """Integers to pseudo-random numbers in [0, 1), in float64 (the mixing function of SplitMix64)."""
+    x = values * -7046029254386353131 + (seed & (2**62 - 1))
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    x = x ^ ((x >> 31) & ((1 << 33) - 1))
+    return ((x >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
+
+
+class Objective(Settings):
+    """Maps token scores to losses. Fields of a subclass are its settings in the run file."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()  # names out of NEEDS
+    fusion: ClassVar[Literal["prenorm", "postnorm"] | None] = None  # how translator and language model are fused
+    equation: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings by language pair
 
     def weights(self, scores: TokenScores) -> Tensor | None:
         """w (tokens,), or None for 1 everywhere."""
+        return None
+
+    def term(self, chunk: Distributions) -> Tensor:
+        """(tokens of the chunk,): what is added to w·ell. Asked of objectives that need "distribution"."""
+        raise NotImplementedError

@@ -15,8 +15,9 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from cbmi.config import NotNegative, Settings
-from cbmi.objectives.base import Reduce, TokenScores, alone
+from cbmi.config import NotNegative
+from cbmi.objectives.base import ALONE, CBMI_PAPER, Ranks, TokenScores
+from cbmi.objectives.weighting import Weighting
 
 Std = Literal["population", "official"]
 
@@ -25,16 +26,22 @@ Std = Literal["population", "official"]
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 
-class Cbmi(Settings):
-    """w = w_t · w_s."""
+class Cbmi(Weighting):
+    """Tokens and pairs that depend on the source count more."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"lm"})
+    equation: ClassVar[str] = (
+        "w = max(0, scale_token·norm_sentence(c) + 1) · max(0, scale_sentence·norm_batch(mean c) + 1), "
+        "c = log p - log p_lm"
+    )
+    paper: ClassVar[str] = CBMI_PAPER
+    presets: ClassVar = {name: {"scale_token": 0.1, "scale_sentence": 0.3} for name in ("wmt14-en-de", "wmt19-zh-en")}
 
     scale_token: NotNegative = 0.1
     scale_sentence: NotNegative = 0.3
     std: Std = "population"  # "official": variances divided by the padded length, as the public code does
 
-    def weights(self, scores: TokenScores) -> Tensor:
+    def token_weights(self, scores: TokenScores) -> Tensor:
         sentence, token = packed_cbmi_weights(
             scores.cbmi(),
             scores.mask,
@@ -42,7 +49,7 @@ class Cbmi(Settings):
             scores.sentences,
             self,
             padded_length=scores.longest,
-            reduce=scores.reduce,
+            ranks=scores.ranks,
         )
         return token * sentence[scores.sentence]
 
@@ -59,7 +66,7 @@ def packed_cbmi_weights(
     sentences: int,
     settings: Cbmi,
     padded_length: int,
-    reduce: Reduce = alone,
+    ranks: Ranks = ALONE,
 ) -> CbmiWeights:
     """Weights of packed tokens: cbmi, mask (tokens,), sentence (tokens,) index of each token's sentence."""
     c = torch.where(mask, cbmi, 0).double()
@@ -76,9 +83,9 @@ def packed_cbmi_weights(
     token = _weight(deviation, variance[sentence], size[sentence], settings.scale_token)
 
     present = (count > 0).double()
-    number, total, squares = reduce(torch.stack([present.sum(), mean.sum(), (mean**2).sum()]))
+    number, total, squares = ranks.sum(torch.stack([present.sum(), mean.sum(), (mean**2).sum()]))
     deviation = (mean - total / number.clamp(min=1)) * present
-    spread = reduce((deviation**2).sum()) / (official or number.clamp(min=1))
+    spread = ranks.sum((deviation**2).sum()) / (official or number.clamp(min=1))
     whole = _weight(deviation, spread, squares / number.clamp(min=1), settings.scale_sentence)
     return CbmiWeights(whole.to(cbmi.dtype), token.to(cbmi.dtype))
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cbmi.config import Settings
-from cbmi.objectives.base import TokenScores
+from cbmi.objectives.base import Objective
 
 
-class CrossEntropy(Settings):
-    """w = 1."""
+class CrossEntropy(Objective):
+    """Every token counts the same."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def weights(self, scores: TokenScores) -> None:
-        return None
+    equation: ClassVar[str] = "w = 1"
+    paper: ClassVar[str] = "Vaswani et al., 2017: Attention is all you need"

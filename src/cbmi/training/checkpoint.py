@@ -41,6 +41,7 @@ class State:
     best_score: float | None = None  # higher is better: BLEU, or minus the loss
     stale: int = 0  # validations since the best
     score: float | None = None  # of this checkpoint, where it was validated
+    fusion: str | None = None  # how translator and language model are fused when translating
     step_tokens: int = 0  # the size of a step, which the plan of batches depends on
     scalers: dict[str, Any] = field(default_factory=dict)  # fp16's loss scaling
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from cbmi.config import RunConfig, Stage
-from cbmi.model import LanguageModel
+from cbmi.errors import UserError
+from cbmi.model import LanguageModel, Translator
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
 from cbmi.training.checkpoint import LANGUAGE_MODEL, OPTIMIZER, TRANSLATOR, State
@@ -88,6 +89,20 @@ class LiveRun:
             self.language_model_learner = None
             if self.language_model is not None:
                 self.language_model.requires_grad_(False).eval()
+
+    def teacher(self, stage: Stage) -> Translator:
+        """The translator as it was when the stage began, kept in the run directory while the stage goes on."""
+        folder = self.run.teachers / stage.name
+        if self.state.stage_step == 0 and self.world.first:
+            tensors = {TRANSLATOR: store.weights_of(self.translator.network)}
+            store.save_checkpoint(folder, tensors, store.state_values(self.state))
+        self.world.barrier()
+        problem = store.damage(folder)
+        if problem:
+            raise UserError(f"{folder}: {problem}; without it stage {stage.name} cannot go on.")
+        network = new_translator(self.config.model, self.sizes, self.config.data.vocabulary.shared)
+        store.load_weights(network, store.load_tensors(folder, TRANSLATOR), folder)
+        return network.to(self.world.device).eval().requires_grad_(False)
 
     def begin_stage(self, number: int) -> None:
         state = self.state

@@ -14,6 +14,9 @@ from cbmi.errors import UserError
 from cbmi.files import disk_errors, write_atomically
 from cbmi.training.world import World
 
+QUANTILES = (5, 25, 50, 75, 95)  # per cent
+SAMPLE = 256  # weights a step that quantiles are taken of
+
 
 class Meter:
     """Sums over tokens since the last reading. Nothing is read from the device until `read`."""
@@ -21,11 +24,27 @@ class Meter:
     def __init__(self, world: World) -> None:
         self.world = world
         self.sums: dict[str, Tensor] = {}
+        self.sampled: list[Tensor] = []
 
     def add(self, **values: Tensor) -> None:
         for name, value in values.items():
             value = value.detach().double()
             self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def sample(self, weights: Tensor, mask: Tensor) -> None:
+        """Take note of some of the weights, evenly spaced; masked ones are not counted."""
+        every = slice(None, None, max(1, len(weights) // SAMPLE))
+        self.sampled.append(torch.where(mask[every], weights.detach()[every], torch.nan))
+
+    def quantiles(self) -> dict[str, float]:
+        """Quantiles of the weights noted since the last reading, over all ranks."""
+        if not self.sampled:
+            return {}
+        values = torch.cat(self.world.gather(torch.cat(self.sampled))).double()
+        self.sampled = []
+        shares = torch.tensor([q / 100 for q in QUANTILES], dtype=torch.float64, device=values.device)
+        found = torch.nanquantile(values, shares).tolist()
+        return {f"weight_q{q:02}": value for q, value in zip(QUANTILES, found, strict=True)}
 
     def loss(self) -> float:
         """This rank's sum of losses so far, read from the device; 0 if nothing was added."""

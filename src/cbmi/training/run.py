@@ -29,6 +29,7 @@ class Run:
         self.vocab = self.path / "vocab"
         self.data = self.path / "data"
         self.checkpoints = self.path / "checkpoints"
+        self.teachers = self.path / "teachers"
         self.best = self.path / "best"
         self.log = self.path / "log.jsonl"
         self.test = self.path / "test"

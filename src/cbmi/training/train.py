@@ -6,16 +6,18 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from cbmi.config import RunConfig
+from cbmi.config import RunConfig, Stage
 from cbmi.data.prepare import open_corpus, prepare
+from cbmi.data.statistics import Statistics
 from cbmi.data.text import read_pairs
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder
+from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective, build
 from cbmi.progress import say
 from cbmi.training.checkpoint import LANGUAGE_MODEL
 from cbmi.training.live_run import LiveRun
 from cbmi.training.run import Run
+from cbmi.training.supply import make_statistics
 from cbmi.training.testing import test_run
 from cbmi.training.trainer import Trainer
 from cbmi.training.validation import Validator
@@ -40,14 +42,13 @@ def train(config: RunConfig) -> None:
             _train(config, run, objectives, world)
             return
         with run.lock():
-            prepare_run(config, run)
+            prepare_run(config, run, objectives)
             world.barrier()
             _train(config, run, objectives, world)
 
 
 def _train(config: RunConfig, run: Run, objectives: list[Objective], world: World) -> None:
     vocabularies = run.vocabularies()
-    corpus = open_corpus(run.path, "train")
     validator = None
     if config.data.valid:
         validator = Validator(config, open_corpus(run.path, "valid"), vocabularies[1], world)
@@ -55,7 +56,8 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
     live = LiveRun(config, run, sizes, world)
     if not live.resume() and config.initialize:
         live.load_networks(starting_point(config))
-    trainer = Trainer(live, objectives, corpus, validator)
+    statistics = Statistics(open_corpus(run.path, "train"), sizes)
+    trainer = Trainer(live, objectives, statistics, validator)
     trainer.train()
     if trainer.stopping:
         if world.first:
@@ -87,13 +89,9 @@ def check_run(config: RunConfig) -> list[Objective]:
     has_language_model = any(own.checkpoints.glob(f"step-*/{weights}"))
     if config.initialize and not own.begun:
         has_language_model = (starting_point(config) / weights).exists()
-    for stage in config.stages:
+    for number, stage in enumerate(config.stages):
         objective = build(stage.objective, f"stages.{stage.name}.objective")
-        if "lm" in objective.needs and stage.language_model == "off":
-            raise UserError(
-                f"stages.{stage.name}: objective '{stage.objective['name']}' needs a language model: "
-                "give this stage language_model: frozen or joint."
-            )
+        _check_stage(stage, objective, fresh=number == 0 and config.initialize is None)
         if stage.language_model == "frozen" and not has_language_model:
             raise UserError(
                 f"stages.{stage.name}.language_model: 'frozen', but neither an earlier stage nor "
@@ -102,6 +100,24 @@ def check_run(config: RunConfig) -> list[Objective]:
         has_language_model = has_language_model or stage.language_model in ("train", "joint")
         objectives.append(objective)
     return objectives
+
+
+def _check_stage(stage: Stage, objective: Objective, fresh: bool) -> None:
+    """Refuse a stage that does not give its objective what it needs; `fresh`: it starts from untrained networks."""
+    where, named = f"stages.{stage.name}", f"objective '{stage.objective['name']}'"
+    if "lm" in objective.needs and stage.language_model == "off":
+        raise UserError(
+            f"{where}: {named} needs a language model: give this stage language_model: "
+            f"{'frozen' if objective.fusion else 'frozen or joint'}."
+        )
+    if objective.fusion and stage.language_model != "frozen":
+        raise UserError(f"{where}: {named} wants a language model that rests: say language_model: frozen.")
+    if "teacher" in objective.needs and fresh:
+        raise UserError(
+            f"{where}: {named} needs a translator to learn from: put a stage before it, or say initialize: RUN."
+        )
+    if "weights" in objective.needs and not Path(objective.file).is_file():
+        raise UserError(f"{where}.objective.file: {objective.file}: there is no such file.")
 
 
 def starting_point(config: RunConfig) -> Path:
@@ -126,17 +142,24 @@ def read_through(config: RunConfig) -> None:
             pass
 
 
-def prepare_run(config: RunConfig, run: Run) -> None:
-    """Make this the directory of the run, with its vocabulary and encoded corpora, or leave it as it was."""
+def prepare_run(config: RunConfig, run: Run, objectives: list[Objective]) -> None:
+    """Make this the directory of the run, with its vocabulary, encoded corpora and what the objectives need to know
+    of them, or leave it as it was."""
+    prepared = run.prepared
+    before = run.config_file.read_text(encoding="utf-8") if prepared and run.config_file.exists() else None
     run.adopt(config)
     try:
-        if not run.prepared:
+        if not prepared:
             read_through(config)
         if config.initialize and not run.vocab.exists():
             with atomic_folder(run.vocab) as temporary:
                 shutil.copytree(Run(config.initialize).vocab, temporary, dirs_exist_ok=True)
         prepare(config.data, run.path)
+        sizes = tuple(len(vocabulary) for vocabulary in run.vocabularies())
+        make_statistics(objectives, Statistics(open_corpus(run.path, "train"), sizes))
     except UserError:
-        if not run.prepared:
+        if not prepared:
             run.clear()
+        elif before is not None:
+            write_atomically(run.config_file, before)
         raise

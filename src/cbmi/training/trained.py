@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cbmi.data.vocabulary import EOS, Vocabulary
-from cbmi.decoding import Hypothesis, translate_ids
+from cbmi.decoding import Fusion, Hypothesis, translate_ids
 from cbmi.errors import UserError
 from cbmi.model import LanguageModel, Translator
 from cbmi.progress import say
@@ -37,6 +37,8 @@ class Trained:
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
         self.translator = self._translator()
+        fusion = store.read_state(self.folder).fusion
+        self.fusion = Fusion(self.language_model(), fusion) if fusion else None
         self.truncated = 0  # lines cut at LONGEST_LINE pieces so far
 
     def _folder(self, checkpoint: str | None) -> Path:
@@ -92,8 +94,8 @@ class Trained:
         filled = [i for i, line in enumerate(lines) if line.strip()]
         sentences = self.encode(self.source, [lines[i] for i in filled])
         results: list[list[Hypothesis]] = [[] for _ in lines]
-        settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "advance": advance}
-        found = translate_ids(self.translator, sentences, SPECIAL, **settings)
+        settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "fusion": self.fusion}
+        found = translate_ids(self.translator, sentences, SPECIAL, **settings, advance=advance)
         for i, hypotheses in zip(filled, found, strict=True):
             results[i] = hypotheses
         advance(len(lines) - len(filled))

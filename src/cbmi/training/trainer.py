@@ -13,15 +13,17 @@ import numpy as np
 import torch
 
 from cbmi.config import Stage
-from cbmi.data.corpus import Corpus
 from cbmi.data.plan import EpochPlan
+from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
 from cbmi.training.learner import learning_rate
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import Log, Meter, figures
-from cbmi.training.step import Stepper, make_parts
+from cbmi.training.part import make_parts
+from cbmi.training.step import Stepper
+from cbmi.training.supply import Supply, frequency_of_pieces, numbers_of_tokens
 from cbmi.training.validation import Validator
 
 STEPS_BETWEEN_AGREEMENTS = 10  # ranks agree this often on whether one of them was asked to stop
@@ -31,9 +33,10 @@ class Trainer:
     """Takes a run through what is left of its stages."""
 
     def __init__(
-        self, live: LiveRun, objectives: list[Objective], corpus: Corpus, validator: Validator | None
+        self, live: LiveRun, objectives: list[Objective], statistics: Statistics, validator: Validator | None
     ) -> None:
-        self.live, self.objectives, self.corpus, self.validator = live, objectives, corpus, validator
+        self.live, self.objectives, self.statistics, self.validator = live, objectives, statistics, validator
+        self.corpus = corpus = statistics.corpus
         self.config, self.world, self.state = live.config, live.world, live.state
         self.lengths = corpus.lengths()
         self.plan: EpochPlan | None = None
@@ -74,12 +77,13 @@ class Trainer:
         live = self.live
         live.place_language_model(stage)
         live.translator.network.train()
+        self.state.fusion = objective.fusion
         meter = Meter(self.world)
         stepper = Stepper(
             objective=objective,
             translator=live.translator,
             language_model=live.language_model_learner,
-            frozen=live.language_model if stage.language_model == "frozen" else None,
+            supply=self._supply(stage, objective),
             smoothing=self.config.label_smoothing,
             precision=live.precision,
             world=self.world,
@@ -93,11 +97,19 @@ class Trainer:
                 clock.tokens += self._step(stepper)
                 self._after_step(meter, clock, progress, log)
 
+    def _supply(self, stage: Stage, objective: Objective) -> Supply:
+        return Supply(
+            frozen=self.live.language_model if stage.language_model == "frozen" else None,
+            teacher=self.live.teacher(stage) if "teacher" in objective.needs else None,
+            frequency=frequency_of_pieces(objective, self.statistics, self.world.device),
+            numbers=numbers_of_tokens(objective, self.statistics),
+        )
+
     def _step(self, stepper: Stepper) -> int:
         state = self.state
         pairs = self._next_batch()
         tokens = int(self.lengths[1][pairs].sum())
-        parts = make_parts(self.corpus, pairs, self.live.accumulate, self.world)
+        parts = make_parts(self.corpus, pairs, self.live.accumulate, self.world, stepper.supply.numbers)
         state.step += 1
         state.stage_step += 1
         state.schedule_step += 1
@@ -140,7 +152,8 @@ class Trainer:
     def _log_figures(self, meter: Meter, clock: _Clock, log: Log | None) -> str:
         """Write a record; gives its gist for the progress bar."""
         state = self.state
-        record = {"step": state.step, "stage": self._stage().name, "epoch": state.epoch, **figures(meter.read())}
+        record = {"step": state.step, "stage": self._stage().name, "epoch": state.epoch}
+        record |= figures(meter.read()) | meter.quantiles()
         self._check(record["loss"])
         record["lr"] = learning_rate(state.schedule_step, self.config.optimizer)
         record |= {name: float(norm) for name, norm in self.norms.items()} | clock.read()
@@ -158,7 +171,7 @@ class Trainer:
 
     def _validate(self, log: Log | None) -> None:
         state, live = self.state, self.live
-        result = self.validator.validate(live.translator.network, live.language_model, live.precision)
+        result = self.validator.validate(live.translator.network, live.language_model, live.precision, state.fusion)
         state.score = result.get("valid_bleu", -result["valid_loss"])
         if state.best_score is None or state.score > state.best_score:
             state.best_score, state.best_step, state.stale = state.score, state.step, 0

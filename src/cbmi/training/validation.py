@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 
 import torch
 
@@ -12,10 +13,13 @@ from cbmi.data.corpus import Corpus
 from cbmi.data.plan import EpochPlan
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import BOS, EOS, PAD, Vocabulary
-from cbmi.decoding import Special, translate_ids
+from cbmi.decoding import Fusion, Special, translate_ids
 from cbmi.evaluation.metrics import corpus_bleu
 from cbmi.model import LanguageModel, Translator
-from cbmi.training.step import make_part
+from cbmi.model.distribution import keep_states
+from cbmi.model.fusion import fused_scores
+from cbmi.model.head import token_log_probabilities
+from cbmi.training.part import make_part
 from cbmi.training.world import World
 
 SPECIAL = Special(PAD, BOS, EOS)
@@ -35,37 +39,50 @@ class Validator:
             corpus_bleu(self.references[:1], self.references[:1])  # says now whether sacrebleu is missing
 
     def validate(
-        self, translator: Translator, language_model: LanguageModel | None, precision: torch.dtype
+        self,
+        translator: Translator,
+        language_model: LanguageModel | None,
+        precision: torch.dtype,
+        fusion: str | None = None,
     ) -> dict[str, float]:
-        """Figures for the log: valid_loss (negative log-likelihood a token), valid_ppl, valid_bleu …"""
+        """Figures for the log: valid_loss (negative log-likelihood a token), valid_ppl, valid_bleu …
+
+        With `fusion`, those of translator and language model fused.
+        """
+        fused = Fusion(language_model, fusion) if fusion else None
         networks = [network for network in (translator, language_model) if network is not None]
         modes = [network.training for network in networks]
         for network in networks:
             network.eval()
         with torch.autocast(self.world.device.type, precision, enabled=precision != torch.float32):
-            result = self._losses(translator, language_model)
+            result = self._losses(translator, language_model, fused)
             if self.settings.beam:
-                result["valid_bleu"] = self._bleu(translator)
+                result["valid_bleu"] = self._bleu(translator, fused)
         for network, mode in zip(networks, modes, strict=True):
             network.train(mode)
         return result
 
     @torch.inference_mode()
-    def _losses(self, translator: Translator, language_model: LanguageModel | None) -> dict[str, float]:
+    def _losses(
+        self, translator: Translator, language_model: LanguageModel | None, fusion: Fusion | None
+    ) -> dict[str, float]:
         sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
         for number in range(self.world.rank, len(self.batches), self.world.size):
             part = make_part(self.corpus, self.batches[number], self.world.device)
             sums[0] += len(part.target.ids)
-            sums[1] -= translator(part.source, part.inputs, part.target.ids)[0].double().sum()
+            gold, head = part.target.ids, token_log_probabilities
             if language_model is not None:
-                sums[2] -= language_model(part.inputs, part.target.ids)[0].double().sum()
+                states = language_model(part.inputs, gold, head=keep_states)
+                sums[2] -= token_log_probabilities(*states, gold)[0].double().sum()
+                head = partial(fused_scores, lm=states, fusion=fusion.kind) if fusion else head
+            sums[1] -= translator(part.source, part.inputs, gold, head=head)[0].double().sum()
         tokens, nll, lm_nll = self.world.sum(sums).tolist()
         result = {"valid_loss": nll / tokens, "valid_ppl": math.exp(min(nll / tokens, 700))}
         if language_model is not None:
             result["valid_lm_ppl"] = math.exp(min(lm_nll / tokens, 700))
         return result
 
-    def _bleu(self, translator: Translator) -> float:
+    def _bleu(self, translator: Translator, fusion: Fusion | None) -> float:
         """BLEU of beam search; every rank translates its share of the sentences."""
         side = self.corpus.source
         mine = range(self.world.rank, len(self.corpus), self.world.size)
@@ -76,6 +93,7 @@ class Validator:
             SPECIAL,
             beam=self.settings.beam,
             length_penalty=self.settings.length_penalty,
+            fusion=fusion,
         )
         texts = [self.vocabulary.decode(hypotheses[0].ids) for hypotheses in found]
         shares = self.world.gather(texts)

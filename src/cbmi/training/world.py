@@ -32,6 +32,13 @@ class World:
             distributed.all_reduce(values)
         return values
 
+    def min(self, values: Tensor) -> Tensor:
+        """The elementwise minimum over all processes."""
+        if self.size > 1:
+            values = values.clone()
+            distributed.all_reduce(values, distributed.ReduceOp.MIN)
+        return values
+
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
         if self.size == 1:
@@ -43,12 +50,12 @@ class World:
             self.sum(torch.zeros(1, device=self.device))
 
     def gather(self, value: Any) -> list[Any]:
-        """Every process's value, in order of rank."""
+        """Every process's value, in order of rank; tensors come to this process's device."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value)
-        return values
+        distributed.all_gather_object(values, value.cpu() if isinstance(value, Tensor) else value)
+        return [other.to(self.device) if isinstance(other, Tensor) else other for other in values]
 
 
 @contextmanager

@@ -1,0 +1,78 @@
+"""The weight that an objective gives to every training token, as text: to look at, or to train with elsewhere.
+
+A line a line of the training text, on it a number for every target piece, the end of sentence included. The
+translator is the run's best, without dropout; mini-batches are those of the run's first epoch. A line that
+preparation left out of the corpus has the single number 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbmi.data.corpus import Corpus
+from cbmi.data.plan import EpochPlan
+from cbmi.data.prepare import open_corpus
+from cbmi.data.statistics import Statistics
+from cbmi.data.text import count_lines
+from cbmi.errors import UserError
+from cbmi.objectives import Objective, build
+from cbmi.progress import bar
+from cbmi.training.networks import seed_for
+from cbmi.training.part import Part, dropout_samples, make_part, token_scores
+from cbmi.training.supply import Supply, frequency_of_pieces, numbers_of_tokens
+from cbmi.training.trained import Trained
+
+PROVIDED = {"lm", "samples", "frequency", "bmi", "weights"}
+
+
+def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool: Path) -> int:
+    """Weigh the whole training corpus of a run; gives the number of tokens. Weights wait in the file `spool`."""
+    objective = build(choice, f"objective '{choice['name']}'")
+    if type(objective).weights is Objective.weights or objective.needs - PROVIDED:
+        raise UserError(f"objective '{choice['name']}' gives no weights that could be written down.")
+    with model.run.lock():
+        corpus = open_corpus(model.run.path, "train")
+        statistics = Statistics(corpus, (len(model.source), len(model.target)))
+        numbers = numbers_of_tokens(objective, statistics)
+        frequency = frequency_of_pieces(objective, statistics, model.device)
+    language_model = model.language_model() if "lm" in objective.needs else None
+    supply = Supply(language_model, None, frequency, numbers)
+    weights = np.memmap(spool, dtype=np.float32, mode="w+", shape=(len(corpus.target.ids),))
+    settings = model.config
+    plan = EpochPlan(corpus.lengths(), settings.batch.tokens * settings.batch.accumulate, settings.seed, 0)
+    with bar("Weighing", len(weights), "tokens") as progress:
+        for number in range(len(plan)):
+            part = make_part(corpus, plan[number], model.device, numbers)
+            weights[part.place.cpu().numpy()] = _weigh(model, objective, supply, part, number).float().cpu().numpy()
+            progress.advance(len(part.place))
+    _write(weights, corpus, count_lines(settings.data.train[0]), output)
+    return len(weights)
+
+
+@torch.inference_mode()
+def _weigh(model: Trained, objective: Objective, supply: Supply, part: Part, number: int) -> Tensor:
+    """Score a mini-batch as training does, but for dropout, and let the objective weigh its tokens."""
+    gold, seed, samples = part.target.ids, model.config.seed, None
+    nmt, mean = model.translator(part.source, part.inputs, gold)
+    lm = supply.frozen(part.inputs, gold)[0] if supply.frozen else None
+    if "samples" in objective.needs:
+        seeds = (seed_for(seed, f"sample {draw}", number) for draw in range(objective.samples))
+        samples = dropout_samples(model.translator.train(), part, seeds)
+        model.translator.eval()
+    seed = seed_for(seed, "objective", number)
+    return objective.weights(token_scores(part, supply, nmt, mean, lm, seed=seed, samples=samples))
+
+
+def _write(weights: np.ndarray, corpus: Corpus, lines: int, output: TextIO) -> None:
+    offsets, pair = corpus.target.offsets, 0
+    for line in range(lines):
+        if pair < len(corpus) and corpus.lines[pair] == line:
+            output.write(" ".join(f"{weight:.6g}" for weight in weights[offsets[pair] : offsets[pair + 1]]) + "\n")
+            pair += 1
+        else:
+            output.write("1\n")

@@ -1,0 +1,66 @@
+"""What objectives want to know of the whole training corpus: made once, kept beside it, used by memory map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cbmi.data.bmi import token_bmi
+from cbmi.data.corpus import Corpus, map_array
+from cbmi.data.vocabulary import SPECIALS
+from cbmi.data.weights import read_weights
+from cbmi.files import atomic_file, disk_errors, sha256
+
+Filled = Iterator[tuple[np.ndarray, np.ndarray]]  # (places of target tokens, their numbers), block by block
+
+
+class Statistics:
+    """Statistics of a prepared corpus; each is made when it is first asked for."""
+
+    def __init__(self, corpus: Corpus, sizes: tuple[int, int]) -> None:
+        """`sizes`: pieces of the source and of the target vocabulary."""
+        self.corpus, self.sizes = corpus, sizes
+        self.folder = corpus.folder / "statistics"
+
+    def counts(self) -> np.ndarray:
+        """(target vocabulary,): how often each piece occurs."""
+        path = self.folder / "counts"
+        if not path.exists():
+            counts = np.bincount(self.corpus.target.ids, minlength=self.sizes[1]).astype(np.int64)
+            with self._new(path) as temporary:
+                counts.tofile(temporary)
+        return map_array(path, np.dtype(np.int64), self.sizes[1])
+
+    def bmi(self) -> np.ndarray:
+        """(target tokens,) in float16: bilingual mutual information with the source; 0 for the end of sentence."""
+        return self._numbers("bmi", np.dtype(np.float16), 0.0, lambda: token_bmi(self.corpus, self.sizes))
+
+    def weights(self, file: str, per: str) -> np.ndarray:
+        """(target tokens,) in float32: the weights that a text file gives, `per` token or pair."""
+        name = f"weights-{per}-{sha256(Path(file))[:16]}"
+        return self._numbers(name, np.dtype(np.float32), 1.0, lambda: read_weights(file, per, self.corpus))
+
+    def _numbers(self, name: str, dtype: np.dtype, default: float, make: Callable[[], Filled]) -> np.ndarray:
+        """One number a target token, written in any order."""
+        path, count = self.folder / name, len(self.corpus.target.ids)
+        if not path.exists():
+            with self._new(path) as temporary:
+                array = np.memmap(temporary, dtype=dtype, mode="w+", shape=(count,))
+                array[:] = default
+                for places, numbers in make():
+                    array[places] = numbers
+                array.flush()
+        return map_array(path, dtype, count)
+
+    def _new(self, path: Path):
+        with disk_errors(path):
+            path.parent.mkdir(exist_ok=True)
+        return atomic_file(path)
+
+
+def relative_frequency(counts: np.ndarray) -> np.ndarray:
+    """Counts divided by that of the median type: the middle one of the pieces of text that occur, by frequency."""
+    occurring = np.sort(counts[SPECIALS:][counts[SPECIALS:] > 0])[::-1]
+    return counts / occurring[len(occurring) // 2]

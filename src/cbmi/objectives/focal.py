@@ -1,0 +1,46 @@
+"""Weights by the gold token's own probability p: focal loss (Lin et al.) and its opposite (Raunak et al.)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from cbmi.config import Flag, NotNegative
+from cbmi.objectives.base import TokenScores
+from cbmi.objectives.weighting import Weighting
+
+
+class _Focal(Weighting):
+    sign: ClassVar[int]
+
+    gamma: NotNegative = 1.0
+    detach: Flag = False  # whether the gradient passes by the factor
+
+    def token_weights(self, scores: TokenScores) -> Tensor:
+        p = scores.nmt.exp()
+        p = p.detach() if self.detach else p
+        # Just above 0, where the slope of a root would be infinite.
+        return (1 + self.sign * self.alpha * p).clamp(min=torch.finfo(p.dtype).eps) ** self.gamma
+
+
+class Focal(_Focal):
+    """Tokens that the model is sure of count less."""
+
+    sign: ClassVar[int] = -1
+    equation: ClassVar[str] = "w = (1 - alpha·p)^gamma"
+    paper: ClassVar[str] = "Lin et al., 2017: Focal loss for dense object detection"
+
+    alpha: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.1  # above 1 the factor could be negative
+
+
+class AntiFocal(_Focal):
+    """Tokens that the model is sure of count more, as they do in beam search."""
+
+    sign: ClassVar[int] = 1
+    equation: ClassVar[str] = "w = (1 + alpha·p)^gamma"
+    paper: ClassVar[str] = "Raunak et al., 2020: On long-tailed phenomena in neural machine translation"
+
+    alpha: NotNegative = 0.1

@@ -1,0 +1,53 @@
+"""What all objectives that weigh tokens have in common: scaling, clipping and shuffling of the weights."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import field_validator
+from torch import Tensor
+
+from cbmi.config import AboveZero, Flag, NotNegative
+from cbmi.objectives.base import Objective, TokenScores
+
+
+class Weighting(Objective):
+    """An objective whose w is not 1 everywhere. Subclasses say how in `token_weights`."""
+
+    scale: AboveZero = 1.0  # all weights times this
+    clip: tuple[NotNegative, NotNegative] | None = None  # then none below the first, none above the second
+    shuffled: Flag = False  # then dealt out at random among the tokens of the mini-batch
+
+    @field_validator("clip")
+    @classmethod
+    def _in_order(cls, clip: tuple[float, float] | None) -> tuple[float, float] | None:
+        if clip and clip[0] > clip[1]:
+            raise ValueError(f"the lower bound {clip[0]} is above the upper bound {clip[1]}")
+        return clip
+
+    def token_weights(self, scores: TokenScores) -> Tensor:
+        """w (tokens,) before scaling, clipping and shuffling."""
+        raise NotImplementedError
+
+    def weights(self, scores: TokenScores) -> Tensor:
+        weights = self.token_weights(scores)
+        if self.scale != 1:
+            weights = weights * self.scale
+        if self.clip:
+            weights = weights.clamp(*self.clip)
+        return shuffle(weights, scores) if self.shuffled else weights
+
+
+def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
+    """The weights of the mini-batch, detached, dealt out anew among its tokens on all ranks.
+
+    Tokens in the order of their places get the weights of tokens in a random order that is a function of step and
+    places: the same however many ranks share the mini-batch.
+    """
+    real = scores.mask
+    mine = torch.stack([scores.place.double(), scores.uniform(), weights.detach().double()])[:, real]
+    place, key, weight = torch.cat(scores.ranks.gather(mine), dim=1)
+    dealt = weight[key.argsort()]
+    result = weights.detach().clone()
+    order = place.argsort()
+    result[real] = dealt[torch.searchsorted(place[order], mine[0])].to(weights.dtype)
+    return result

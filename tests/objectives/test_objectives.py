@@ -1,0 +1,324 @@
+"""Every objective against its formula; the identities between them; what must not change a loss."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from batches import LENGTHS, SMOOTHING, batch, on_two_ranks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references import Reference
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cbmi.errors import UserError
+from cbmi.model.distribution import States
+from cbmi.objectives import TABLE, build
+from cbmi.objectives.loss import head_for
+
+FILE = {"file": "weights.txt"}
+CASES = [
+    *((name, {}) for name in TABLE if name != "weights-file"),
+    ("weights-file", FILE),
+    ("freq-exp", {"amplitude": 0.7, "decay": 0.35}),
+    ("freq-exp", {"rescale": "e"}),
+    ("freq-chi2", {"rescale": 3.0, "decay": 1.0}),
+    ("bmi", {"slope": 0.4, "base": 0.2, "threshold": 0.8}),
+    ("bmi", {"threshold": None}),
+    ("focal", {"alpha": 0.9, "gamma": 2.0}),
+    ("focal", {"alpha": 0.9, "gamma": 2.0, "detach": True}),
+    ("focal", {"alpha": 1.0, "gamma": 0.5}),
+    ("anti-focal", {"alpha": 2.0, "gamma": 1.5}),
+    ("anti-focal", {"alpha": 2.0, "gamma": 1.5, "detach": True}),
+    ("self-paced", {"power": 1.0}),
+    ("lm-prior", {"strength": 1.5, "temperature": 0.5}),
+    ("cbmi", {"scale_token": 1.5, "scale_sentence": 0.9}),
+    ("prior-lm", {"strength": 2.0, "interval": [-1.0, 1.0]}),
+    ("prior-tm", {"gold_only": True}),
+    ("prior-tm", {"interval": [0.0, math.inf]}),
+    ("prior-cbmi", {"gold_only": True, "strength": 3.0, "interval": [-math.inf, 0.5]}),
+    ("prior-selection", {"thresholds": [-1.0, 1.0]}),
+    ("prior-selection", {"thresholds": [-1.0, 1.0], "only": "tm", "strength": 0.7}),
+    ("prior-selection", {"thresholds": [-0.5, 0.5], "gold_only": True}),
+]
+IDS = ["-".join([name, *(f"{k}={v}" for k, v in values.items() if k != "file")]) for name, values in CASES]
+every_case = pytest.mark.parametrize(("name", "values"), CASES, ids=IDS)
+
+
+def objective(name, **values):
+    return build({"name": name, **values}, "stages.adapt.objective")
+
+
+def assert_equal(found, expected, case=None):
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+    if case is not None:
+        for ours, theirs in zip(case.gradients(found), case.gradients(expected), strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-9)
+
+
+@every_case
+@settings(max_examples=8)
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(5, 40), st.integers(1, 20), st.integers(0, 999)
+)
+def test_losses_and_gradients_equal_the_formula(name, values, lengths, vocabulary, chunk, seed):
+    case = batch(tuple(lengths), vocabulary, seed=seed)
+    found, _ = case.losses(objective(name, **values), chunk)
+    assert_equal(found, Reference(case).losses(name, **values), case)
+
+
+@every_case
+def test_order_of_sentences_does_not_matter(name, values):
+    case, chosen = batch(), objective(name, **values)
+    order = [3, 0, 5, 4, 1, 2]
+    starts = torch.tensor([0, *LENGTHS]).cumsum(0)
+    tokens = torch.cat([torch.arange(starts[b], starts[b + 1]) for b in order])
+    mixed = case.rows(tokens, tuple(LENGTHS[b] for b in order))
+    assert_equal(mixed.losses(chosen)[0], case.losses(chosen)[0][tokens])
+
+
+@every_case
+def test_fillers_count_nowhere(name, values):
+    """Tokens that the mask excludes change no other token's loss and have none."""
+    case, chosen = batch(), objective(name, **values)
+    tokens = torch.cat([torch.arange(sum(LENGTHS)), torch.tensor([4, 9, 2])])
+    filled = case.rows(tokens, (*LENGTHS, 3))
+    filled.mask[sum(LENGTHS) :] = False
+    filled.samples[:, sum(LENGTHS) :] = -1e6  # the lowest of all, were it counted
+    losses, _ = filled.losses(chosen)
+    assert_equal(losses[: sum(LENGTHS)], case.losses(chosen)[0])
+    assert (losses[sum(LENGTHS) :] == 0).all()
+
+
+@every_case
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_two_ranks_give_what_one_gives(name, values, shuffled):
+    if shuffled and "shuffled" not in TABLE[name].model_fields:
+        pytest.skip("this objective weighs no tokens")
+    case, chosen = batch(), objective(name, **values, **({"shuffled": True} if shuffled else {}))
+    ends = torch.tensor([0, sum(LENGTHS[:3]), sum(LENGTHS)])
+
+    def half(number, ranks):
+        mine = case.rows(torch.arange(ends[number], ends[number + 1]), LENGTHS[3 * number : 3 * number + 3])
+        return mine.losses(chosen, ranks=ranks)[0]
+
+    assert_equal(torch.cat(on_two_ranks(half)), case.losses(chosen)[0])
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if "shuffled" in TABLE[name].model_fields])
+def test_shuffled_weights_are_the_same_multiset(name):
+    case, values = batch(), FILE if name == "weights-file" else {}
+    if name == "self-paced":
+        case.samples.copy_(case.samples * torch.rand_like(case.samples))
+    plain = case.losses(objective(name, **values))[1]
+    shuffled = case.losses(objective(name, **values, shuffled=True))[1]
+    assert torch.equal(plain.detach().sort().values, shuffled.sort().values)
+    assert not torch.equal(plain, shuffled)
+    assert not shuffled.requires_grad
+
+
+IDENTITIES = [
+    ("focal", {"alpha": 0.0}),
+    ("focal", {"gamma": 0.0}),
+    ("anti-focal", {"alpha": 0.0}),
+    ("cbmi", {"scale_token": 0.0, "scale_sentence": 0.0}),
+    ("freq-exp", {"amplitude": 0.0}),
+    ("freq-chi2", {"amplitude": 0.0}),
+    ("freq-exp", {"rescale": 1.0}),
+    ("bmi", {"slope": 0.0, "base": 1.0, "threshold": None}),
+    ("lm-prior", {"strength": 0.0}),
+    ("prior-lm", {"strength": 0.0}),
+    ("prior-tm", {"strength": 0.0}),
+    ("prior-cbmi", {"strength": 0.0}),
+    ("prior-selection", {"strength": 0.0}),
+    ("prior-lm", {"interval": [math.inf, math.inf]}),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), IDENTITIES, ids=[f"{name}-{values}" for name, values in IDENTITIES])
+def test_without_its_strength_an_objective_is_cross_entropy(name, values):
+    case = batch()
+    assert_equal(case.losses(objective(name, **values))[0], case.losses(objective("ce"))[0], case)
+
+
+def slopes(case, name, teacher=None, lm=None, **values):
+    """The gradient of an objective less that of cross-entropy: the gradient of its term."""
+    chosen = objective(name, **values)
+    head = head_for(chosen, SMOOTHING, lm or case.lm, teacher or case.teacher)
+    _, _, term = head(case.hidden, case.weight, case.gold)
+    return term, torch.autograd.grad(term.sum(), (case.hidden, case.weight))
+
+
+def test_the_models_own_distribution_as_prior_has_no_gradient():
+    case = batch()
+    own = States(case.hidden.detach(), case.weight.detach())
+    _, gradients = slopes(case, "prior-tm", teacher=own, strength=5.0)
+    assert all(torch.allclose(g, torch.zeros_like(g), atol=1e-12) for g in gradients)
+
+
+def test_the_divergence_of_equal_distributions_is_zero():
+    case = batch()
+    term, gradients = slopes(case, "lm-prior", lm=States(case.hidden.detach(), case.weight.detach()), strength=5.0)
+    assert torch.allclose(term, torch.zeros_like(term), atol=1e-12)
+    assert all(torch.allclose(g, torch.zeros_like(g), atol=1e-12) for g in gradients)
+
+
+@given(st.floats(0.3, 5), st.integers(0, 99))
+def test_the_divergence_is_never_negative(temperature, seed):
+    term, _ = slopes(batch(seed=seed), "lm-prior", temperature=temperature)
+    assert (term >= -1e-12).all()
+
+
+def test_postnorm_has_the_gradient_of_cross_entropy():
+    case = batch()
+    fused, plain = (case.losses(objective(name))[0] for name in ("fusion-postnorm", "ce"))
+    for ours, theirs in zip(case.gradients(fused), case.gradients(plain), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+    assert (fused > plain).all()
+
+
+def test_renormalised_postnorm_is_prenorm():
+    case = batch()
+    scores = torch.log_softmax(case.hidden @ case.weight.T, 1) + torch.log_softmax(
+        case.lm.hidden @ case.lm.weight.T, 1
+    )
+    renormalised = Reference(case).smoothed(torch.log_softmax(scores, dim=1))
+    assert_equal(case.losses(objective("fusion-prenorm"))[0], renormalised, case)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "single"),
+    [
+        ([math.inf, math.inf], "prior-lm"),
+        ([-math.inf, math.inf], "prior-tm"),
+        ([-math.inf, -math.inf], "prior-cbmi"),
+    ],
+)
+def test_selection_with_infinite_thresholds_is_a_single_prior(thresholds, single):
+    case = batch()
+    selection = case.losses(objective("prior-selection", thresholds=thresholds))[0]
+    assert_equal(selection, case.losses(objective(single))[0], case)
+
+
+def test_the_three_parts_of_the_selection_make_up_the_whole():
+    case, plain = batch(), batch().losses(objective("ce"))[0]
+    parts = [case.losses(objective("prior-selection", only=one))[0] - plain for one in ("lm", "tm", "cbmi")]
+    assert_equal(plain + sum(parts), case.losses(objective("prior-selection"))[0])
+
+
+def test_steady_predictions_have_equal_weights():
+    case = batch()
+    case.samples[:] = case.samples[0].clone()
+    weights = case.losses(objective("self-paced"))[1]
+    assert torch.allclose(weights, torch.ones_like(weights))
+
+
+@given(st.integers(0, 99))
+def test_self_paced_weights_have_the_mean_one(seed):
+    weights = batch(seed=seed).losses(objective("self-paced"))[1]
+    assert float(weights.mean()) == pytest.approx(1)
+
+
+def test_scaling_and_clipping_come_in_that_order():
+    case = batch()
+    plain = case.losses(objective("cbmi"))[1]
+    changed = case.losses(objective("cbmi", scale=2.0, clip=[1.9, 2.2]))[1]
+    assert torch.equal(changed, (2 * plain).clamp(1.9, 2.2))
+    assert ((changed > 1.9) & (changed < 2.2)).any()
+    assert ((changed == 1.9) | (changed == 2.2)).any()
+
+
+def test_dropped_weights_are_one_and_as_many_as_asked_for():
+    case = batch((400, 600), vocabulary=30)
+    plain = case.losses(objective("freq-exp"))[1]
+    dropped = case.losses(objective("freq-exp", weight_drop=0.3))[1]
+    changed = dropped != plain
+    assert (dropped[changed] == 1).all()
+    assert 0.2 < float(changed.float().mean()) < 0.4
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest tensor in single or double precision that any operation has made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        result = function(*arguments, **(named or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.dtype in (torch.float32, torch.float64):
+                self.largest = max(self.largest, tensor.numel())
+        return result
+
+
+@every_case
+def test_tokens_times_vocabulary_is_never_held(name, values):
+    """With chunks of 4 tokens no tensor is larger than 4 × vocabulary (or a matrix of weights)."""
+    case, chosen = batch((60, 40), vocabulary=200, width=8), objective(name, **values)
+    reference = case.losses(chosen)[0]
+    with LargestTensor() as seen:
+        losses, _ = case.losses(chosen, chunk=4)
+        case.gradients(losses)
+    assert_equal(losses, reference)
+    assert seen.largest <= 200 * 16  # prenorm's output matrix is twice as wide
+
+
+REFUSED = [
+    ("self-paced", {"samples": -1}, "samples"),
+    ("self-paced", {"samples": 1}, "samples"),
+    ("focal", {"alpha": 1.5}, "alpha"),
+    ("anti-focal", {"alpha": -0.1}, "alpha"),
+    ("focal", {"gamma": -1}, "gamma"),
+    ("prior-selection", {"thresholds": [8.0, 0.0]}, "the first bound 8.0 should not be above the second, 0.0"),
+    ("prior-selection", {"thresholds": [0.0, math.nan]}, "should not be above"),
+    ("prior-lm", {"interval": [1.0, -1.0]}, "should not be above"),
+    ("prior-lm", {"strength": -0.1}, "strength"),
+    ("lm-prior", {"temperature": 0.0}, "temperature"),
+    ("freq-exp", {"rescale": 0.5}, "rescale"),
+    ("freq-exp", {"weight_drop": 1.0}, "weight_drop"),
+    ("bmi", {"slope": -1.0}, "slope"),
+    ("cbmi", {"clip": [2.0, 1.0]}, "the lower bound 2.0 is above the upper bound 1.0"),
+    ("cbmi", {"scale": 0.0}, "scale"),
+    ("weights-file", {}, "file: this key is missing"),
+    ("ce", {"shuffled": True}, "unknown key 'shuffled'"),
+    ("bmi", {"preset": "wmt14-en-fr"}, "unknown preset 'wmt14-en-fr' (did you mean 'wmt14-en-de'?)"),
+    ("no.such.module:Thing", {}, "'no.such.module' cannot be imported"),
+    ("math:sqrt", {}, "'math:sqrt' is no class that derives from cbmi.objectives.Objective"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "expected"), REFUSED, ids=[f"{n}-{v}" for n, v, _ in REFUSED])
+def test_bad_settings_are_refused(name, values, expected):
+    with pytest.raises(UserError) as caught:
+        objective(name, **values)
+    assert expected in str(caught.value)
+    assert str(caught.value).startswith("stages.adapt.objective")
+
+
+@pytest.mark.parametrize("pair", ["wmt14-en-de", "wmt19-zh-en"])
+def test_presets_are_the_papers(pair):
+    paper = {
+        "freq-exp": {"amplitude": (1.0, 1.0), "decay": (1.75, 0.35)},
+        "freq-chi2": {"amplitude": (1.0, 1.0), "decay": (2.5, 1.75)},
+        "bmi": {"slope": (0.15, 0.1), "base": (0.8, 1.0), "threshold": (0.4, 0.4)},
+        "focal": {"alpha": (0.1, 0.1), "gamma": (1.0, 1.0)},
+        "anti-focal": {"alpha": (0.1, 0.1), "gamma": (1.0, 1.0)},
+        "self-paced": {"samples": (5, 5), "power": (2.0, 2.0)},
+        "lm-prior": {"strength": (0.1, 0.1), "temperature": (2.0, 2.0)},
+        "cbmi": {"scale_token": (0.1, 0.1), "scale_sentence": (0.3, 0.3)},
+        "prior-selection": {"strength": (0.1, 0.1), "thresholds": ((0.0, 8.0), (0.0, 8.0))},
+    }
+    column = ["wmt14-en-de", "wmt19-zh-en"].index(pair)
+    for name, expected in paper.items():
+        chosen = objective(name, preset=pair)
+        assert {key: getattr(chosen, key) for key in expected} == {k: v[column] for k, v in expected.items()}
+    assert objective("bmi", preset=pair, slope=0.5).slope == 0.5
+
+
+def test_single_precision_is_close_to_double():
+    case = batch()
+    for name in ("cbmi", "self-paced", "focal", "freq-exp", "bmi"):
+        exact = case.losses(objective(name))[1]
+        nmt = torch.log_softmax(case.hidden @ case.weight.T, 1).gather(1, case.gold[:, None])[:, 0]
+        scores = case.scores(nmt.float(), nmt.float())
+        assert torch.allclose(objective(name).weights(scores).double(), exact, atol=1e-5)
