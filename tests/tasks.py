@@ -11,6 +11,9 @@ from typing import Any
 
 import yaml
 
+from cbmi.objectives import TABLE
+
+ROOT = Path(__file__).parents[1]
 WORDS = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
 
 
@@ -47,6 +50,24 @@ def run_values(folder: Path, **changes: Any) -> dict[str, Any]:
         "log": {"every": 1},
     }
     return values | changes
+
+
+def every_objective(folder: Path, steps: int) -> list[dict[str, Any]]:
+    """Stages that take a run through all objectives; writes the weights that one of them reads."""
+    lines = (folder / "train.src").read_text().splitlines()
+    (folder / "weights.txt").write_text("".join(f"{len(line) % 5 / 4}\n" for line in lines))
+    special = {
+        "freq-exp": {"weight_drop": 0.3},
+        "self-paced": {"samples": 2},
+        "prior-selection": {"thresholds": [-0.1, 0.1]},
+        "weights-file": {"file": str(folder / "weights.txt"), "per": "pair"},
+    }
+    stages = [{"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 4}]
+    for name in [name for name in TABLE if name != "ce"]:
+        objective = {"name": name, **special.get(name, {})}
+        stages.append({"name": name, "objective": objective, "language_model": "frozen", "steps": steps})
+    shuffled = {"name": "cbmi", "shuffled": True}
+    return [*stages, {"name": "shuffled", "objective": shuffled, "language_model": "joint", "steps": steps}]
 
 
 def write_run(folder: Path, name: str = "run.yaml", **changes: Any) -> Path:

@@ -43,7 +43,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 class Settings(BaseModel):
     """A frozen group of settings. An unknown key is an error that names the nearest right one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
 
     @model_validator(mode="before")
     @classmethod

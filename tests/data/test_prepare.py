@@ -29,7 +29,7 @@ def texts(folder, part="train", shared=True):
     for i in range(len(corpus)):
         pair = []
         for side, vocabulary in ((corpus.source, source), (corpus.target, target)):
-            ids, lengths = side.select(np.array([i]))
+            ids, lengths, _ = side.select(np.array([i]))
             assert ids[-1] == EOS
             assert lengths[0] == len(ids)
             pair.append(vocabulary.decode(ids))
@@ -50,7 +50,8 @@ def test_selecting_many_sentences_keeps_their_order(tmp_path):
     prepare(data(tmp_path), tmp_path / "run")
     side = open_corpus(tmp_path / "run", "train").source
     chosen = np.array([7, 3, 29, 0, 3])
-    ids, lengths = side.select(chosen)
+    ids, lengths, places = side.select(chosen)
+    assert (side.ids[places] == ids).all()
     expected = np.concatenate([side.select(np.array([i])).ids for i in chosen])
     assert (ids == expected).all()
     assert (lengths == side.lengths[chosen]).all()

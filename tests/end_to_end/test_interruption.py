@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tasks import cbmi, environment, refused, write_run, write_task
+from tasks import cbmi, environment, every_objective, refused, write_run, write_task
 
 STAGES = [
     {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 14},
@@ -124,6 +124,29 @@ def test_killed_at_the_worst_moments(uninterrupted, tmp_path, module, target, ca
     result = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True)
     assert result.returncode == -signal.SIGKILL, result.stderr.decode()
     finish(path, uninterrupted)
+
+
+def test_killed_in_the_midst_of_every_objective(tmp_path):
+    """Killed again and again at its seventh step, a run ends as one that was never disturbed."""
+    runs = {}
+    for name in ("whole", "killed"):
+        folder = tmp_path / name
+        folder.mkdir()
+        write_task(folder, train=60, valid=8)
+        settings = {"validate": {"every": 5, "beam": 1}, "checkpoints": {"every": 1, "keep_last": 1}}
+        runs[name] = write_run(folder, stages=every_objective(folder, steps=2), **settings)
+    assert cbmi("train", runs["whole"]).returncode == 0
+    script = PAUSE.format(module="cbmi.training.step", target="module.Stepper.step", call=7, path=str(runs["killed"]))
+    kills = 0
+    while subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True).returncode:
+        kills += 1
+        assert kills < 9
+    assert kills >= 4
+    whole, killed = (tmp_path / name / "run" for name in runs)
+    assert figures(killed) == figures(whole)
+    last = max((whole / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-"))).name
+    first, second = (load_file(run / "checkpoints" / last / "translator.safetensors") for run in (whole, killed))
+    assert same(first, second)
 
 
 def test_a_torn_checkpoint_is_passed_over(uninterrupted, tmp_path):

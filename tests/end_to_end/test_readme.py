@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tasks import environment
+from tasks import ROOT, environment
 
 from cbmi.config import read_run_file
 from cbmi.data.demo import generate
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALL = [
     "stages.pretrain.steps=4",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tasks import cbmi, environment, without_dropout, write_run, write_task
+from tasks import cbmi, environment, every_objective, without_dropout, write_run, write_task
 
 TWO_STAGES = [
     {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 6},
@@ -73,6 +73,16 @@ def test_two_ranks_follow_one(task, stages):
     assert_same_course(one, two)
     assert len(losses(one)) >= 10
     assert figures(one, "valid_loss") == pytest.approx(figures(two, "valid_loss"), abs=1e-4)
+
+
+def test_two_ranks_follow_one_through_every_objective(task):
+    """Without dropout, which ranks draw differently; `self-paced` then weighs every token the same."""
+    stages = every_objective(task, steps=2)
+    one = train(task, "one-every", stages=stages, **batch(200))
+    two = train(task, "two-every", ranks=2, stages=stages, **batch(100))
+    assert_same_course(one, two)
+    assert len(losses(one)) == 4 + 2 * (len(stages) - 1)
+    assert figures(one, "weight_std") == pytest.approx(figures(two, "weight_std"), abs=1e-4)
 
 
 def test_a_run_of_two_ranks_goes_on_with_one(task):

@@ -34,7 +34,7 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
     """Weigh the whole training corpus of a run; gives the number of tokens. Weights wait in the file `spool`."""
     objective = build(choice, f"objective '{choice['name']}'")
     if type(objective).weights is Objective.weights or objective.needs - PROVIDED:
-        raise UserError(f"objective '{choice['name']}' gives no weights that could be written down.")
+        raise UserError(f"objective '{choice['name']}' gives no weights to write: it weighs every token the same.")
     with model.run.lock():
         corpus = open_corpus(model.run.path, "train")
         statistics = Statistics(corpus, (len(model.source), len(model.target)))

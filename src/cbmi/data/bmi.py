@@ -22,6 +22,7 @@ from cbmi.progress import bar
 
 ROWS = 1 << 18  # sentences at a time for a frequent piece
 TABLE = 1 << 20  # counts at a time for rare pieces
+WORTH_A_COLUMN = 0.25  # pairs with source pieces, as a share of the source vocabulary, that make a piece frequent
 
 
 def token_bmi(corpus: Corpus, sizes: tuple[int, int], quiet: bool = False) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -76,7 +77,7 @@ def _blocks(tokens: Any, source: Any) -> Iterator[tuple[int, int, bool]]:
     """Ranges of target pieces, and whether they are rare: one frequent piece, or several rare ones."""
     frequency = np.diff(tokens.indptr)
     density = source.nnz / max(source.shape[0], 1)
-    frequent = frequency * density > source.shape[1] / 4  # then a whole column is worth its cost
+    frequent = frequency * density > source.shape[1] * WORTH_A_COLUMN
     at_once = max(1, TABLE // source.shape[1])
     first = 0
     while first < len(frequency):

@@ -1,8 +1,8 @@
 """Beam search with a key/value cache.
 
-A hypothesis of n tokens (end of sentence included) scores log p / n^length_penalty. A sentence is done when as many
-hypotheses have ended as the beam is wide, or when none that still grows could overtake the best found. All
-bookkeeping is in tensors (sentences, beam, ...): no Python loop over sentences.
+A hypothesis of n tokens (end of sentence included) scores log p / n^length_penalty. A sentence is done when none that
+still grows could overtake the best found, or when as many hypotheses have ended as the beam is wide and none that
+grows is ahead of them as it stands. All bookkeeping is in tensors (sentences, beam, ...): no loop over sentences.
 """
 
 from __future__ import annotations
@@ -144,9 +144,10 @@ class _Search:
 
     def _leave(self) -> None:
         """Sentences that are done leave the batch, so they cost nothing more."""
-        attainable = self.scores[:, 0] / self.limits.double() ** self.penalty
-        beaten = self.best_scores[self.alive, self.nbest - 1] >= attainable
-        done = (self.ended >= self.beam) | beaten | (self.limits <= self.length)
+        found = self.best_scores[self.alive, self.nbest - 1]
+        beaten = found >= self.scores[:, 0] / self.limits.double() ** self.penalty  # whatever comes
+        behind = found >= self.scores[:, 0] / self.length**self.penalty
+        done = beaten | (behind & (self.ended >= self.beam)) | (self.limits <= self.length)
         if not bool(done.any()):
             return
         stay = (~done).nonzero()[:, 0]

@@ -114,7 +114,7 @@ class Stepper:
             cbmi = scores.cbmi() * mask
             self.meter.add(lm_nll=-(scores.lm * mask).sum(), cbmi=cbmi.sum(), cbmi_squared=(cbmi**2).sum())
         if weights is not None:
-            weights = weights.detach() * mask
+            weights = weights.detach().double() * mask
             zeros = ((weights == 0) & mask).sum()
             self.meter.add(weight=weights.sum(), weight_squared=(weights**2).sum(), zeros=zeros)
             self.meter.sample(weights, mask)

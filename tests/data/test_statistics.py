@@ -1,0 +1,146 @@
+"""BMI, frequencies and files of weights against the plain computation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cbmi.data import bmi as module
+from cbmi.data.bmi import token_bmi
+from cbmi.data.corpus import Corpus
+from cbmi.data.statistics import Statistics, relative_frequency
+from cbmi.errors import UserError
+from cbmi.files import to_json
+
+END = 2
+SIZES = (12, 15)  # pieces of the two vocabularies
+sentence = st.lists(st.integers(4, 11), min_size=1, max_size=9)
+corpora = st.lists(st.tuples(sentence, sentence), min_size=1, max_size=25)
+
+
+def write(folder: Path, pairs, lines=None) -> Corpus:
+    """A prepared corpus of the given ids; ends of sentences are added."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens = {}
+    for side, name in enumerate(("source", "target")):
+        sentences = [[*pair[side], END] for pair in pairs]
+        np.concatenate(sentences).astype(np.uint16).tofile(folder / f"{name}.ids")
+        np.cumsum([0, *map(len, sentences)]).tofile(folder / f"{name}.offsets")
+        tokens[name] = sum(map(len, sentences))
+    np.array(lines or range(len(pairs))).tofile(folder / "lines")
+    (folder / "meta.json").write_text(to_json({"pairs": len(pairs), "dtype": "uint16", "tokens": tokens}))
+    return Corpus(folder)
+
+
+def by_dictionaries(pairs) -> list[float]:
+    """BMI of every target token, as the formula says."""
+    of_source, of_target, of_both = Counter(), Counter(), Counter()
+    for source, target in pairs:
+        of_source.update(set(source))
+        of_target.update(set(target))
+        of_both.update((x, y) for x in set(source) for y in set(target))
+    result = []
+    for source, target in pairs:
+        for y in target:
+            ratios = [len(pairs) * of_both[x, y] / (of_source[x] * of_target[y]) for x in source]
+            result.append(sum(math.log(1 + ratio) for ratio in ratios) / len(source))
+        result.append(0.0)  # the end of sentence
+    return result
+
+
+def by_products(corpus) -> np.ndarray:
+    values = np.zeros(len(corpus.target.ids))
+    for places, numbers in token_bmi(corpus, SIZES, quiet=True):
+        values[places] = numbers
+    return values
+
+
+@pytest.mark.parametrize("way", ["frequent", "rare", "mixed"])
+@settings(max_examples=30)
+@given(pairs=corpora)
+def test_bmi_equals_the_dictionaries(tmp_path_factory, way, pairs):
+    """By columns for frequent pieces, by a table for rare ones, with blocks so small that there are several."""
+    corpus = write(tmp_path_factory.mktemp("corpus"), pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS", 4)
+        patch.setattr(module, "TABLE", 3 * SIZES[0])
+        if way != "mixed":
+            patch.setattr(module, "WORTH_A_COLUMN", 0.0 if way == "frequent" else math.inf)
+        assert by_products(corpus) == pytest.approx(by_dictionaries(pairs), abs=1e-6)
+
+
+def test_bmi_is_kept_in_half_precision(tmp_path):
+    random = np.random.default_rng(1)
+    pairs = [[random.integers(4, 12, random.integers(1, 9)).tolist() for _ in range(2)] for _ in range(300)]
+    corpus = write(tmp_path / "train", pairs)
+    stored = Statistics(corpus, SIZES).bmi()
+    assert stored.dtype == np.float16
+    assert isinstance(stored, np.memmap)
+    assert stored == pytest.approx(np.array(by_dictionaries(pairs)), rel=2**-11)
+    before = (tmp_path / "train" / "statistics" / "bmi").stat().st_mtime_ns
+    Statistics(corpus, SIZES).bmi()
+    assert (tmp_path / "train" / "statistics" / "bmi").stat().st_mtime_ns == before
+
+
+def test_frequencies_are_relative_to_the_median_piece(tmp_path):
+    pairs = [([4], [4, 4, 4, 4, 4]), ([5], [5, 5, 5]), ([6], [6, 6]), ([7], [7])]
+    counts = Statistics(write(tmp_path / "train", pairs), SIZES).counts()
+    assert counts.tolist() == [0, 0, 4, 0, 5, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0]
+    # Of the pieces of text that occur (5, 3, 2, 1) the third is the middle one; ends of sentences do not matter.
+    assert relative_frequency(counts)[4:8].tolist() == [2.5, 1.5, 1.0, 0.5]
+
+
+PAIRS = [([4], [4, 5, 6]), ([5], [7]), ([6], [8, 9])]
+
+
+def weights(folder, text, per="token", lines=None):
+    corpus = write(folder / "train", PAIRS, lines)
+    (folder / "weights.txt").write_text(text)
+    return Statistics(corpus, SIZES).weights(str(folder / "weights.txt"), per)
+
+
+def test_weights_of_tokens(tmp_path):
+    """With or without a number for the end of sentence, which is 1 where it is left out."""
+    found = weights(tmp_path, "0.5 0 2\n1.5 3\n.25 1e-1 7\n")
+    assert found == pytest.approx([0.5, 0, 2, 1, 1.5, 3, 0.25, 0.1, 7])
+
+
+def test_weights_of_pairs(tmp_path):
+    assert weights(tmp_path, "0.5\n1\n2\n", "pair").tolist() == [0.5] * 4 + [1] * 2 + [2] * 3
+
+
+def test_lines_that_preparation_left_out_are_passed_over(tmp_path):
+    found = weights(tmp_path, "0.5\n?? not read\n1\n2\n\n", "pair", lines=[0, 2, 3])
+    assert found.tolist() == [0.5] * 4 + [1] * 2 + [2] * 3
+
+
+def test_a_changed_file_is_read_anew(tmp_path):
+    assert weights(tmp_path, "1\n1\n1\n", "pair")[0] == 1
+    assert weights(tmp_path, "2\n1\n1\n", "pair")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "per", "expected"),
+    [
+        ("1 1 1\n1\n", "token", "ends before the training text, which has at least 3 lines"),
+        ("1 1 1\n1\n1 1 1 1\n", "token", "line 3 has 4 numbers for 3 target pieces"),
+        ("1\n1\n1\n", "token", "for one number a pair, say per: pair"),
+        ("1 1 1\n1\n1 1\n", "pair", "line 1 has 3 numbers, but per: pair wants one"),
+        ("1\nfew\n1\n", "pair", "line 2: could not convert string to float: 'few'"),
+        ("1\n-1\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
+        ("1\nnan\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
+        ("1\n\n1\n", "pair", "line 2 has 0 numbers, but per: pair wants one"),
+    ],
+)
+def test_bad_files_of_weights(tmp_path, text, per, expected):
+    with pytest.raises(UserError) as caught:
+        weights(tmp_path, text, per)
+    assert expected in str(caught.value)
+    assert "weights.txt" in str(caught.value)
+    assert not any((tmp_path / "train" / "statistics").iterdir())
