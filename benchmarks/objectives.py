@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     begun = time.perf_counter()
     options.output.mkdir(parents=True, exist_ok=True)
     file = options.output / "results.jsonl"
