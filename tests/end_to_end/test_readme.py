@@ -71,7 +71,7 @@ def test_the_commands_of_the_readme(tmp_path):
         result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=200)
         assert result.returncode == 0, (command, result.stderr.decode())
         ran += 1
-    assert ran == 5
+    assert ran == 6
     assert len((tmp_path / "test.out").read_text().splitlines()) == 15
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 150
 

@@ -57,20 +57,27 @@ def _scipy_sparse() -> Any:
 
 def _occurrences(sparse: Any, side: Side, size: int) -> Any:
     """(sentences, pieces): how often each sentence has each piece; special pieces are left out."""
-    real = side.ids >= SPECIALS
-    offsets = np.concatenate([[0], np.cumsum(real)])[side.offsets]
+    real, offsets = _text(side)
     ids = side.ids[real].astype(np.int32)
-    matrix = sparse.csr_array((np.ones(len(ids)), ids, offsets), shape=(len(side.lengths), size))
+    matrix = sparse.csr_array((np.ones(len(ids), np.int16), ids, offsets), shape=(len(side.lengths), size))
     matrix.sum_duplicates()
     return matrix
 
 
 def _tokens_by_type(sparse: Any, side: Side, size: int) -> Any:
     """(pieces, sentences): each token's place in the corpus, by piece; a sentence may stand there several times."""
-    places = np.flatnonzero(side.ids >= SPECIALS)
-    offsets = np.searchsorted(places, side.offsets)
-    matrix = sparse.csr_array((places, side.ids[places].astype(np.int32), offsets), shape=(len(side.lengths), size))
+    real, offsets = _text(side)
+    places = np.flatnonzero(real)
+    places = places.astype(np.int32) if len(real) < 1 << 31 else places
+    matrix = sparse.csr_array((places, side.ids[real].astype(np.int32), offsets), shape=(len(side.lengths), size))
     return matrix.T.tocsr()
+
+
+def _text(side: Side) -> tuple[np.ndarray, np.ndarray]:
+    """Which tokens are pieces of text, and where the sentences begin among those."""
+    real = side.ids >= SPECIALS
+    counts = np.add.reduceat(real, side.offsets[:-1], dtype=np.int64)
+    return real, np.concatenate([[0], np.cumsum(counts)])
 
 
 def _blocks(tokens: Any, source: Any) -> Iterator[tuple[int, int, bool]]:
