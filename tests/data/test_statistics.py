@@ -120,8 +120,12 @@ def test_lines_that_preparation_left_out_are_passed_over(tmp_path):
     assert found.tolist() == [0.5] * 4 + [1] * 2 + [2] * 3
 
 
-def test_a_changed_file_is_read_anew(tmp_path):
+def test_a_changed_file_is_refused(tmp_path):
     assert weights(tmp_path, "1\n1\n1\n", "pair")[0] == 1
+    with pytest.raises(UserError, match="has changed since this run first read it"):
+        weights(tmp_path, "2\n1\n1\n", "pair")
+    for old in (tmp_path / "train" / "statistics").glob("weights-*"):
+        old.unlink()
     assert weights(tmp_path, "2\n1\n1\n", "pair")[0] == 2
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cbmi.decoding import Special, beam_search, translate_ids
-from cbmi.model import Translator, pack, shift_right
+from cbmi.decoding import Fusion, Special, beam_search, translate_ids
+from cbmi.model import LanguageModel, Translator, pack, shift_right
+from cbmi.model.distribution import keep_states
 from cbmi.model.layers import Shape
 
 SPECIAL = Special(pad=0, begin=1, end=2)
@@ -51,6 +52,74 @@ def test_cached_steps_give_the_scores_of_the_full_forward_pass(beam):
             exact = log_probability(network, source, target)
             assert hypothesis.log_probability == pytest.approx(exact, abs=1e-4)
             assert hypothesis.score == pytest.approx(exact / len(target) ** 0.6, abs=1e-4)
+
+
+def language_model(vocabulary, seed=9):
+    torch.manual_seed(seed)
+    network = LanguageModel(Shape(16, 32, 2, 1, 2), vocabulary).eval()
+    network.embedding.weight.data *= 3.0
+    return network.requires_grad_(False)
+
+
+def fused_probability(network, other, kind, source, target):
+    """The fused score of a translation by the full forward pass."""
+    gold = packed([target])
+    inputs = shift_right(gold, SPECIAL.begin)
+    states = [
+        network(packed([source]), inputs, gold.ids, head=keep_states),
+        other(inputs, gold.ids, head=keep_states),
+    ]
+    own, lm = (hidden @ weight.T for hidden, weight in states)
+    scores = torch.log_softmax(own, 1) + torch.log_softmax(lm, 1)
+    scores = torch.log_softmax(scores, 1) if kind == "prenorm" else scores
+    return scores.gather(1, gold.ids[:, None]).sum().item()
+
+
+@pytest.mark.parametrize("kind", ["prenorm", "postnorm"])
+def test_fused_steps_give_the_scores_of_the_full_forward_pass(kind):
+    network, other = model(30), language_model(30)
+    sentences = sources((4, 9, 2, 6), 30)
+    settings = {"beam": 3, "nbest": 3, "length_penalty": 1.0, "fusion": Fusion(other, kind)}
+    for source, found in zip(sentences, beam_search(network, packed(sentences), SPECIAL, **settings), strict=True):
+        for hypothesis in found:
+            exact = fused_probability(network, other, kind, source, [*hypothesis.ids, SPECIAL.end])
+            assert hypothesis.log_probability == pytest.approx(exact, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["prenorm", "postnorm"])
+def test_a_wide_fused_beam_finds_the_best_of_all(kind):
+    network, other, source = model(6, sharpness=2.0), language_model(6), sources((4,), 6)[0]
+    everything = [list(ids) for n in range(5) for ids in product(range(3, 6), repeat=n)]
+    scores = {
+        tuple(ids): fused_probability(network, other, kind, source, [*ids, SPECIAL.end]) / (len(ids) + 1)
+        for ids in everything
+    }
+    settings = {"beam": 200, "length_penalty": 1.0, "limits": torch.tensor([5]), "fusion": Fusion(other, kind)}
+    found = beam_search(network, packed([source]), SPECIAL, **settings)[0]
+    assert tuple(found[0].ids) == max(scores, key=scores.get)
+
+
+def test_the_search_goes_on_while_a_hypothesis_is_ahead():
+    """A model that always gives the end of sentence a little: short ends fill the beam, the long one is better."""
+
+    class Steady(torch.nn.Module):
+        """Word 4 with probability 0.9 and the end with 0.04, until six words are there; then the end."""
+
+        output_weight = torch.eye(12)
+
+        def encode(self, source):
+            return torch.zeros(len(source.ids), 1)
+
+        def memories(self, states):
+            return []
+
+        def decode(self, ids, position, longest, attend_self, memories, attend_memory):
+            p = torch.full((len(ids), 12), 0.06 / 10)
+            p[:, 4], p[:, SPECIAL.end] = (0.9, 0.04) if longest <= 6 else (0.04, 0.9)
+            return p.log()
+
+    found = beam_search(Steady(), packed([[5, 5, 5, 2]]), SPECIAL, beam=3)[0]
+    assert found[0].ids == [4] * 6
 
 
 def greedy(network, source, limit):

@@ -258,5 +258,26 @@ def test_objectives_of_ones_own(own, name):
     assert "unknown key 'bye' (did you mean 'by'?)" in refused("train", path, "stages.half.objective.bye=1")
 
 
+BROKEN = {
+    "Needy": ("needs: ClassVar = frozenset({'lmm'})", "'broken:Needy' needs 'lmm', which nobody provides"),
+    "Sampler": ("needs: ClassVar = frozenset({'samples'})", "needs 'samples' but has no setting 'samples'"),
+    "Missing": ("pass", "'broken:Missing' is no class that derives from"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_objectives_of_ones_own_that_are_wrong(own, name):
+    body, expected = BROKEN[name]
+    base = "object" if name == "Missing" else "Weighting"
+    (own / "broken.py").write_text(
+        "from typing import ClassVar\nfrom cbmi.objectives import Weighting\n\n"
+        f"class {name}({base}):\n    {body}\n"
+    )  # fmt: skip
+    stage = {"name": "own", "objective": f"broken:{name}", "steps": 2}
+    assert expected in refused("train", write_run(own, stages=[stage]))
+    (own / "broken.py").write_text("1 / 0\n")
+    assert "'broken' cannot be imported: ZeroDivisionError" in refused("train", write_run(own, stages=[stage]))
+
+
 def test_registered_objectives_are_listed(own):
     assert "halves: Every token counts half." in cbmi("objectives").stdout.decode()

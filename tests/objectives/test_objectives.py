@@ -91,12 +91,13 @@ def test_fillers_count_nowhere(name, values):
     assert (losses[sum(LENGTHS) :] == 0).all()
 
 
-@every_case
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_two_ranks_give_what_one_gives(name, values, shuffled):
-    if shuffled and "shuffled" not in TABLE[name].model_fields:
-        pytest.skip("this objective weighs no tokens")
-    case, chosen = batch(), objective(name, **values, **({"shuffled": True} if shuffled else {}))
+WEIGHTING = [name for name in TABLE if "shuffled" in TABLE[name].model_fields]
+SHUFFLED = [(name, values | {"shuffled": True}) for name, values in CASES if name in WEIGHTING]
+
+
+@pytest.mark.parametrize(("name", "values"), CASES + SHUFFLED, ids=str)
+def test_two_ranks_give_what_one_gives(name, values):
+    case, chosen = batch(), objective(name, **values)
     ends = torch.tensor([0, sum(LENGTHS[:3]), sum(LENGTHS)])
 
     def half(number, ranks):
@@ -106,7 +107,7 @@ def test_two_ranks_give_what_one_gives(name, values, shuffled):
     assert_equal(torch.cat(on_two_ranks(half)), case.losses(chosen)[0])
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if "shuffled" in TABLE[name].model_fields])
+@pytest.mark.parametrize("name", WEIGHTING)
 def test_shuffled_weights_are_the_same_multiset(name):
     case, values = batch(), FILE if name == "weights-file" else {}
     if name == "self-paced":
@@ -236,6 +237,8 @@ def test_dropped_weights_are_one_and_as_many_as_asked_for():
     changed = dropped != plain
     assert (dropped[changed] == 1).all()
     assert 0.2 < float(changed.float().mean()) < 0.4
+    shuffled = case.losses(objective("freq-exp", weight_drop=0.3, shuffled=True))[1]
+    assert 0.2 < float((shuffled[:500] == 1).float().mean()) < 0.4  # what is drawn for one purpose is not for another
 
 
 class LargestTensor(TorchDispatchMode):

@@ -93,8 +93,8 @@ class Scorer:
     def _scores(self, sources: list[list[int]], targets: list[list[int]]) -> Iterator[list[list[float]]]:
         source, target = self._pack(sources), self._pack(targets)
         inputs = shift_right(target, BOS)
-        nmt = self.model.translator(source, inputs, target.ids)[0].double()
-        lm = self.language_model(inputs, target.ids)[0].double()
+        nmt, _, lm = self.model.gold_scores(self.language_model, source, inputs, target.ids)
+        nmt, lm = nmt.double(), lm.double()
         layout = target.layout
         everywhere = torch.ones_like(layout.sentence, dtype=torch.bool)
         weights = packed_cbmi_weights(

@@ -58,8 +58,7 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
 def _weigh(model: Trained, objective: Objective, supply: Supply, part: Part, number: int) -> Tensor:
     """Score a mini-batch as training does, but for dropout, and let the objective weigh its tokens."""
     gold, seed, samples = part.target.ids, model.config.seed, None
-    nmt, mean = model.translator(part.source, part.inputs, gold)
-    lm = supply.frozen(part.inputs, gold)[0] if supply.frozen else None
+    nmt, mean, lm = model.gold_scores(supply.frozen, part.source, part.inputs, gold)
     if "samples" in objective.needs:
         seeds = (seed_for(seed, f"sample {draw}", number) for draw in range(objective.samples))
         samples = dropout_samples(model.translator.train(), part, seeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cbmi.data.bmi import token_bmi
 from cbmi.data.corpus import Corpus, map_array
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.data.weights import read_weights
+from cbmi.errors import UserError
 from cbmi.files import atomic_file, disk_errors, sha256
 
 Filled = Iterator[tuple[np.ndarray, np.ndarray]]  # (places of target tokens, their numbers), block by block
@@ -39,7 +41,14 @@ class Statistics:
 
     def weights(self, file: str, per: str) -> np.ndarray:
         """(target tokens,) in float32: the weights that a text file gives, `per` token or pair."""
-        name = f"weights-{per}-{sha256(Path(file))[:16]}"
+        known = f"weights-{per}-{hashlib.sha256(file.encode()).hexdigest()[:8]}"
+        name = f"{known}-{sha256(Path(file))[:16]}"
+        for other in self.folder.glob(f"{known}-*"):
+            if other.name != name:
+                raise UserError(
+                    f"{file} has changed since this run first read it: bring it back, or delete {other} to go on "
+                    "with the new weights."
+                )
         return self._numbers(name, np.dtype(np.float32), 1.0, lambda: read_weights(file, per, self.corpus))
 
     def _numbers(self, name: str, dtype: np.dtype, default: float, make: Callable[[], Filled]) -> np.ndarray:

@@ -6,11 +6,16 @@ postnorm:  log softmax(S_tm) + log p_lm, not normalised: its gradient is that of
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from cbmi.model.distribution import States
+from cbmi.model.distribution import States, keep_states
 from cbmi.model.head import token_log_probabilities
+from cbmi.model.language_model import LanguageModel
+from cbmi.model.packed import Packed
+from cbmi.model.translator import Translator
 
 
 def fused_scores(
@@ -28,6 +33,26 @@ def fused_scores(
     own = token_log_probabilities(hidden, weight, gold, chunk)
     other = token_log_probabilities(*lm, gold, chunk)
     return own[0] + other[0], own[1] + other[1]
+
+
+def gold_scores(
+    translator: Translator,
+    language_model: LanguageModel | None,
+    source: Packed,
+    inputs: Packed,
+    gold: Tensor,
+    fusion: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(log p of the gold tokens, its mean over the vocabulary, log p_lm), each (tokens,), without training.
+
+    With `fusion` the first two are fused scores; the last is None where there is no language model.
+    """
+    head, of_lm = token_log_probabilities, None
+    if language_model is not None:
+        states = language_model(inputs, gold, head=keep_states)
+        of_lm = token_log_probabilities(*states, gold)[0]
+        head = partial(fused_scores, lm=states, fusion=fusion) if fusion else head
+    return *translator(source, inputs, gold, head=head), of_lm
 
 
 def fuse(logits: Tensor, lm_logits: Tensor, fusion: str) -> Tensor:

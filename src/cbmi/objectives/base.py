@@ -10,6 +10,7 @@ it says what it `needs`, which the training loop then provides.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -94,9 +95,9 @@ class TokenScores:
         sums = values.new_zeros(*values.shape[:-1], self.sentences)
         return sums.index_add_(-1, self.sentence, torch.where(self.mask, values, 0))
 
-    def uniform(self) -> Tensor:
-        """(tokens,) random numbers in [0, 1), a function of step and place alone: the same on any number of ranks."""
-        return hashed(self.place, self.seed)
+    def uniform(self, purpose: str) -> Tensor:
+        """(tokens,) random numbers in [0, 1), a function of step, place and purpose: the same on any ranks."""
+        return hashed(self.place, self.seed + zlib.crc32(purpose.encode()))
 
 
 def hashed(values: Tensor, seed: int) -> Tensor:

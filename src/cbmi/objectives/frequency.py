@@ -48,7 +48,7 @@ class _Frequency(Weighting):
             extra = (top - 1) * extra / highest.clamp(min=torch.finfo(highest.dtype).tiny)
         plain = scores.gold < SPECIALS
         if self.weight_drop:
-            plain = plain | (scores.uniform() < self.weight_drop)
+            plain = plain | (scores.uniform("weight_drop") < self.weight_drop)
         return torch.where(plain, 1.0, extra + 1).to(scores.nmt.dtype)
 
 

@@ -27,6 +27,7 @@ from cbmi.objectives.priors import (
 )
 from cbmi.objectives.self_paced import SelfPaced
 
+SETTINGS_OF_NEEDS = {"samples": ("samples",), "weights": ("file", "per")}  # that the training loop reads
 ENTRY_POINTS = "cbmi.objectives"
 LANGUAGE_PAIRS = ("wmt14-en-de", "wmt19-zh-en")  # of the presets: the tasks of the paper
 
@@ -55,11 +56,13 @@ def build(choice: dict[str, Any], where: str) -> Objective:
     kind = find(choice["name"], where)
     values = {key: value for key, value in choice.items() if key not in ("name", "preset")}
     objective = check(kind, _preset(kind, choice, where) | values, where)
-    for need in objective.needs:
+    for need in sorted(objective.needs):
         if need not in NEEDS:
-            raise UserError(
-                f"{where}: '{choice['name']}' needs '{need}', which nobody provides{nearest(need, NEEDS)}."
-            )
+            hint = nearest(need, NEEDS)
+            raise UserError(f"{where}: '{choice['name']}' needs '{need}', which nobody provides{hint}.")
+        for setting in SETTINGS_OF_NEEDS.get(need, ()):
+            if setting not in kind.model_fields:
+                raise UserError(f"{where}: '{choice['name']}' needs '{need}' but has no setting '{setting}'.")
     return objective
 
 
@@ -97,8 +100,8 @@ def _imported(name: str, where: str) -> type[Objective]:
         sys.path.append(os.getcwd())
     try:
         kind = getattr(importlib.import_module(module_name), class_name, None)
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise UserError(f"{where}: '{module_name}' cannot be imported: {error}.") from None
+    except Exception as error:  # whatever a module of the user's may raise
+        raise UserError(f"{where}: '{module_name}' cannot be imported: {type(error).__name__}: {error}.") from None
     if not (isinstance(kind, type) and issubclass(kind, Objective)):
         raise UserError(f"{where}: '{name}' is no class that derives from cbmi.objectives.Objective.")
     return kind

@@ -44,7 +44,7 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
     places: the same however many ranks share the mini-batch.
     """
     real = scores.mask
-    mine = torch.stack([scores.place.double(), scores.uniform(), weights.detach().double()])[:, real]
+    mine = torch.stack([scores.place.double(), scores.uniform("shuffle"), weights.detach().double()])[:, real]
     place, key, weight = torch.cat(scores.ranks.gather(mine), dim=1)
     dealt = weight[key.argsort()]
     result = weights.detach().clone()

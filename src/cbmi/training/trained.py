@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from cbmi.data.vocabulary import EOS, Vocabulary
 from cbmi.decoding import Fusion, Hypothesis, translate_ids
 from cbmi.errors import UserError
-from cbmi.model import LanguageModel, Translator
+from cbmi.model import LanguageModel, Packed, Translator
+from cbmi.model.fusion import gold_scores
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
 from cbmi.training.networks import new_language_model, new_translator
@@ -65,6 +67,12 @@ class Trained:
         if tensors is None:
             raise UserError(f"{self.run.path} has no language model: train one with language_model: train.")
         return self._loaded(new_language_model(self.config.model, len(self.target)), tensors)
+
+    def gold_scores(self, language_model: LanguageModel | None, source: Packed, inputs: Packed, gold: Tensor):
+        """(log p of the gold tokens, its mean over the vocabulary, log p_lm or None); fused where the run is."""
+        kind = self.fusion.kind if self.fusion else None
+        language_model = language_model or (self.fusion.language_model if self.fusion else None)
+        return gold_scores(self.translator, language_model, source, inputs, gold, kind)
 
     def encode(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[list[int]]:
         """Ids of lines; one of over `LONGEST_LINE` pieces is cut and counted in `truncated`."""

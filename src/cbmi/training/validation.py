@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import partial
 
 import torch
 
@@ -16,9 +15,7 @@ from cbmi.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from cbmi.decoding import Fusion, Special, translate_ids
 from cbmi.evaluation.metrics import corpus_bleu
 from cbmi.model import LanguageModel, Translator
-from cbmi.model.distribution import keep_states
-from cbmi.model.fusion import fused_scores
-from cbmi.model.head import token_log_probabilities
+from cbmi.model.fusion import gold_scores
 from cbmi.training.part import make_part
 from cbmi.training.world import World
 
@@ -70,12 +67,12 @@ class Validator:
         for number in range(self.world.rank, len(self.batches), self.world.size):
             part = make_part(self.corpus, self.batches[number], self.world.device)
             sums[0] += len(part.target.ids)
-            gold, head = part.target.ids, token_log_probabilities
-            if language_model is not None:
-                states = language_model(part.inputs, gold, head=keep_states)
-                sums[2] -= token_log_probabilities(*states, gold)[0].double().sum()
-                head = partial(fused_scores, lm=states, fusion=fusion.kind) if fusion else head
-            sums[1] -= translator(part.source, part.inputs, gold, head=head)[0].double().sum()
+            kind = fusion.kind if fusion else None
+            batch = (part.source, part.inputs, part.target.ids)
+            nmt, _, lm = gold_scores(translator, language_model, *batch, kind)
+            sums[1] -= nmt.double().sum()
+            if lm is not None:
+                sums[2] -= lm.double().sum()
         tokens, nll, lm_nll = self.world.sum(sums).tolist()
         result = {"valid_loss": nll / tokens, "valid_ppl": math.exp(min(nll / tokens, 700))}
         if language_model is not None:
