@@ -11,7 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from cbmi.errors import UserError
 from cbmi.yaml_text import parse_yaml
@@ -30,6 +39,23 @@ AboveZero = Annotated[float, Field(gt=0, strict=True)]
 Positive = Annotated[int, Field(gt=0, strict=True)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
+
+
+def _two(values: Any) -> Any:
+    if not isinstance(values, list | tuple) or len(values) != 2:
+        raise ValueError(f"should be two numbers, [low, high], not {values!r}")
+    return values
+
+
+def _in_order(bounds: tuple[float, float]) -> tuple[float, float]:
+    if not bounds[0] <= bounds[1]:
+        raise ValueError(f"the first bound {bounds[0]} should not be above the second, {bounds[1]}")
+    return bounds
+
+
+Bounds = Annotated[tuple[NotNegative, NotNegative], BeforeValidator(_two), AfterValidator(_in_order)]
+Infinite = Annotated[float, Field(strict=True, allow_inf_nan=True)]
+Interval = Annotated[tuple[Infinite, Infinite], BeforeValidator(_two), AfterValidator(_in_order)]
 Files = Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
 
 
@@ -122,7 +148,7 @@ class Optimizer(Settings):
 
 
 class Stage(Settings):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     objective: dict[str, Any] = {"name": "ce"}
     language_model: Literal["train", "frozen", "joint", "off"] = "off"
     steps: Positive

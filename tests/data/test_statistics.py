@@ -24,7 +24,7 @@ sentence = st.lists(st.integers(4, 11), min_size=1, max_size=9)
 corpora = st.lists(st.tuples(sentence, sentence), min_size=1, max_size=25)
 
 
-def write(folder: Path, pairs, lines=None) -> Corpus:
+def write(folder: Path, pairs, lines=None, left_out=0) -> Corpus:
     """A prepared corpus of the given ids; ends of sentences are added."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens = {}
@@ -34,7 +34,8 @@ def write(folder: Path, pairs, lines=None) -> Corpus:
         np.cumsum([0, *map(len, sentences)]).tofile(folder / f"{name}.offsets")
         tokens[name] = sum(map(len, sentences))
     np.array(lines or range(len(pairs))).tofile(folder / "lines")
-    (folder / "meta.json").write_text(to_json({"pairs": len(pairs), "dtype": "uint16", "tokens": tokens}))
+    meta = {"pairs": len(pairs), "dtype": "uint16", "tokens": tokens, "left_out": {"empty": left_out}}
+    (folder / "meta.json").write_text(to_json(meta))
     return Corpus(folder)
 
 
@@ -99,8 +100,8 @@ def test_frequencies_are_relative_to_the_median_piece(tmp_path):
 PAIRS = [([4], [4, 5, 6]), ([5], [7]), ([6], [8, 9])]
 
 
-def weights(folder, text, per="token", lines=None):
-    corpus = write(folder / "train", PAIRS, lines)
+def weights(folder, text, per="token", **preparation):
+    corpus = write(folder / "train", PAIRS, **preparation)
     (folder / "weights.txt").write_text(text)
     return Statistics(corpus, SIZES).weights(str(folder / "weights.txt"), per)
 
@@ -116,7 +117,7 @@ def test_weights_of_pairs(tmp_path):
 
 
 def test_lines_that_preparation_left_out_are_passed_over(tmp_path):
-    found = weights(tmp_path, "0.5\n?? not read\n1\n2\n\n", "pair", lines=[0, 2, 3])
+    found = weights(tmp_path, "0.5\n?? not read\n1\n2\n\n", "pair", lines=[0, 2, 3], left_out=2)
     assert found.tolist() == [0.5] * 4 + [1] * 2 + [2] * 3
 
 
@@ -132,7 +133,9 @@ def test_a_changed_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "per", "expected"),
     [
-        ("1 1 1\n1\n", "token", "ends before the training text, which has at least 3 lines"),
+        ("1 1 1\n1\n", "token", "has 2 lines, but the training text has 3"),
+        ("1 1 1\n1\n1 1\n1\n", "token", "has 4 lines, but the training text has 3"),
+        ("1\n1e300\n1\n", "pair", "line 2: a weight is a finite number, 0 or above, in single precision"),
         ("1 1 1\n1\n1 1 1 1\n", "token", "line 3 has 4 numbers for 3 target pieces"),
         ("1\n1\n1\n", "token", "for one number a pair, say per: pair"),
         ("1 1 1\n1\n1 1\n", "pair", "line 1 has 3 numbers, but per: pair wants one"),

@@ -10,7 +10,10 @@ import pytest
 import torch
 from tasks import ROOT, cbmi, refused, run_values, without_dropout, write_run, write_task
 
+from cbmi.analysis.weights import mini_batches
 from cbmi.config import read_run_file
+from cbmi.data.plan import EpochPlan, share
+from cbmi.data.prepare import open_corpus
 from cbmi.evaluation.metrics import corpus_bleu
 from cbmi.objectives import TABLE
 from cbmi.training.train import train
@@ -127,9 +130,29 @@ def test_left_out_lines_have_a_line_of_weights(tmp_path):
 
 
 def test_objectives_without_weights_write_none(started):
-    assert "'prior-lm' gives no weights" in refused("weights", started / "start", "--objective", "prior-lm")
-    assert "every token the same" in refused("weights", started / "start", "--objective", "ce")
-    assert "unknown objective 'focall'" in refused("weights", started / "start", "--objective", "focall")
+    for arguments, expected in (
+        (["prior-lm"], "'prior-lm' has no weights to write"),
+        (["focall"], "unknown objective 'focall'"),
+        (["cbmi", "name=5"], "the name of an objective is a word, not 5"),
+        (["weights-file", "file=nosuch"], "nosuch: there is no such file of weights"),
+    ):
+        message = refused("weights", started / "start", "-o", started / "none.txt", "--objective", *arguments)
+        assert expected in message
+    assert not (started / "none.txt").exists()
+
+
+def test_mini_batches_are_those_of_training(tmp_path):
+    """Sentence weights are normalised in each accumulated part, over all ranks that shared it."""
+    write_task(tmp_path, train=120, valid=4)
+    stages = [{"name": "ce", "language_model": "train", "steps": 2}]
+    train(read_run_file(write_run(tmp_path, stages=stages, batch={"tokens": 100, "accumulate": 2})))
+    model = Trained(tmp_path / "run")
+    corpus = open_corpus(tmp_path / "run", "train")
+    found = [sorted(pairs.tolist()) for pairs in mini_batches(model, corpus)]
+    plan = EpochPlan(corpus.lengths(), 200, 1, 0)
+    expected = [share(plan[n], corpus.target.lengths, 2) for n in range(len(plan))]
+    assert found == [sorted(part.tolist()) for step in expected for part in step if len(part)]
+    assert sorted(sum(found, [])) == list(range(120))  # noqa: RUF017
 
 
 def test_the_list_has_every_objective():
@@ -192,16 +215,22 @@ def test_segmentation_cannot_change_on_the_fly(tmp_path):
     assert "data.vocabulary: unknown key 'dropout'" in message
 
 
-def test_a_bad_file_of_weights_leaves_nothing_behind(tmp_path):
+def test_a_bad_file_of_weights_can_be_mended(tmp_path):
+    """What was encoded stays, and the settings may still change: nothing has been trained."""
     write_task(tmp_path, train=20, valid=4)
     (tmp_path / "weights.txt").write_text("1\n" * 19)
     stages = [{"name": "w", "objective": {"name": "weights-file", "file": str(tmp_path / "weights.txt")}, "steps": 2}]
     path = write_run(tmp_path, stages=stages)
-    assert "line 1 has 1 numbers" in refused("train", path)
-    assert not (tmp_path / "run").exists()
-    assert "ends before the training text" in refused("train", path, "stages.w.objective.per=pair")
+    assert "has 19 lines, but the training text has 20" in refused("train", path)
     (tmp_path / "weights.txt").write_text("1\n" * 20)
-    assert cbmi("train", path, "stages.w.objective.per=pair").returncode == 0
+    assert "line 1 has 1 numbers" in refused("train", path)
+    assert not any((tmp_path / "run" / "data" / "train" / "statistics").iterdir())
+    result = cbmi("train", path, "stages.w.objective.per=pair")
+    assert result.returncode == 0
+    assert "Encoding" not in result.stderr.decode()
+    (tmp_path / "weights.txt").write_text("2\n" * 20)
+    message = refused("train", path, "stages.w.objective.per=pair", "stages.w.steps=4")
+    assert "weights.txt has changed since this run first read it" in message
 
 
 def test_a_stage_that_cannot_be_added_leaves_the_run_as_it_was(tmp_path):
@@ -280,4 +309,10 @@ def test_objectives_of_ones_own_that_are_wrong(own, name):
 
 
 def test_registered_objectives_are_listed(own):
-    assert "halves: Every token counts half." in cbmi("objectives").stdout.decode()
+    """Also beside one that is broken, and one that has the name of one of ours."""
+    entries = own / "halves-1.0.dist-info" / "entry_points.txt"
+    entries.write_text(entries.read_text() + "bad = no_module:Thing\nfocal = halves_module:Halves\n")
+    listed = cbmi("objectives").stdout.decode()
+    assert "halves: Every token counts half." in listed
+    assert "bad: 'no_module' cannot be imported" in listed
+    assert listed.count("\nfocal: ") == 1

@@ -11,7 +11,7 @@ import cbmi as package
 
 FAST = {
     "model": without_dropout(width=64, feed_forward=256, heads=2),
-    "batch": {"tokens": 1500},
+    "batch": {"tokens": 700},
     "optimizer": {"peak_lr": 3.0e-3, "warmup": 100},
     "validate": {"every": 100, "beam": 2},
     "log": {"every": 20},

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from batches import LENGTHS, SMOOTHING, batch, on_two_ranks
+from batches import LENGTHS, SMOOTHING, batch, leaf, on_two_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import Reference
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cbmi.errors import UserError
-from cbmi.model.distribution import States
+from cbmi.model.distribution import Distributions, States
+from cbmi.model.head import CHUNK_ELEMENTS
 from cbmi.objectives import TABLE, build
 from cbmi.objectives.loss import head_for
 
@@ -119,6 +121,15 @@ def test_shuffled_weights_are_the_same_multiset(name):
     assert not shuffled.requires_grad
 
 
+def test_shuffling_is_random_and_changes_with_the_step():
+    """Over many steps every token gets every weight about as often."""
+    case, chosen = batch((3, 2)), objective("weights-file", **FILE, shuffled=True)
+    scores = case.scores(torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
+    dealt = torch.stack([chosen.weights(replace(scores, seed=seed)) for seed in range(2000)])
+    for weight in case.given:
+        assert ((dealt == weight).double().mean(0) - 0.2).abs().max() < 0.04
+
+
 IDENTITIES = [
     ("focal", {"alpha": 0.0}),
     ("focal", {"gamma": 0.0}),
@@ -221,6 +232,38 @@ def test_self_paced_weights_have_the_mean_one(seed):
     assert float(weights.mean()) == pytest.approx(1)
 
 
+def test_bounds_of_intervals_and_thresholds_belong_to_the_lower_side():
+    """c, or BMI, exactly at a bound."""
+    case = batch()
+    log_lm, log_tm = (torch.log_softmax(hidden @ weight.T, dim=1) for hidden, weight in (case.lm, case.teacher))
+    chunk = Distributions(case.hidden @ case.weight.T, case.gold, SMOOTHING, log_lm, log_tm)
+    c = chunk.cbmi()
+    low, high = (float(value) for value in c.sort().values[[5, 20]])
+    assert torch.equal(objective("prior-lm", interval=[low, high]).term(chunk) != 0, (c > low) & (c <= high))
+    for only, where in (("lm", c <= low), ("tm", (c > low) & (c <= high)), ("cbmi", c > high)):
+        chosen = objective("prior-selection", thresholds=[low, high], only=only)
+        assert torch.equal(chosen.term(chunk) != 0, where)
+    case.bmi[0] = 0.4
+    assert case.losses(objective("bmi"))[1][0] == 0
+
+
+def test_pieces_that_do_not_occur_do_not_matter():
+    """`rescale` is relative to the highest weight of a piece of the corpus."""
+    case = batch()
+    with_unseen = replace(case, frequency=torch.cat([case.frequency, torch.zeros(3, dtype=torch.float64)]))
+    chosen = objective("freq-exp", rescale=2.0)
+    assert_equal(with_unseen.losses(chosen)[1], case.losses(chosen)[1])
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 2.0])
+def test_a_certain_token_has_a_finite_gradient(gamma):
+    nmt = torch.zeros(40, requires_grad=True)
+    case = batch((40,))
+    weights = objective("focal", alpha=1.0, gamma=gamma).weights(case.scores(nmt, nmt))
+    (slope,) = torch.autograd.grad((weights * -nmt).sum() + weights.sum(), nmt)
+    assert torch.isfinite(slope).all()
+
+
 def test_scaling_and_clipping_come_in_that_order():
     case = batch()
     plain = case.losses(objective("cbmi"))[1]
@@ -266,6 +309,40 @@ def test_tokens_times_vocabulary_is_never_held(name, values):
     assert seen.largest <= 200 * 16  # prenorm's output matrix is twice as wide
 
 
+@every_case
+def test_chunks_are_small_by_default(name, values, monkeypatch):
+    """What training uses: no matrix of all tokens, and none over the limit."""
+    monkeypatch.setitem(CHUNK_ELEMENTS, "cpu", 30 * 1500)
+    case, chosen = batch((60, 40), vocabulary=1500, width=4), objective(name, **values)
+    with LargestTensor() as seen:
+        case.gradients(case.losses(chosen)[0])
+    assert seen.largest <= 30 * 1500
+    monkeypatch.setitem(CHUNK_ELEMENTS, "cpu", 1 << 40)
+    with LargestTensor() as seen:
+        case.gradients(case.losses(chosen)[0])
+    assert seen.largest <= 25 * 1500
+
+
+@pytest.mark.parametrize("name", ["prior-cbmi", "lm-prior"])
+def test_half_precision_gradients_add_up_in_single_precision(name):
+    """Many small chunks: sums over them may not be rounded to bfloat16 one after the other."""
+    exact = batch((900,), vocabulary=20, width=8)
+    half = exact.rows(torch.arange(900), (900,))
+    case = replace(half, hidden=leaf(half.hidden.bfloat16()), weight=leaf(half.weight.bfloat16()))
+    case = replace(case, lm=to_half(half.lm), teacher=to_half(half.teacher))
+    same = replace(exact, hidden=leaf(case.hidden.double()), weight=leaf(case.weight.double()))
+    same = replace(
+        same, lm=States(*(p.double() for p in case.lm)), teacher=States(*(p.double() for p in case.teacher))
+    )
+    chosen = objective(name, strength=5.0)
+    ours, reference = (one.gradients(one.losses(chosen, chunk=1)[0])[1].double() for one in (case, same))
+    assert float((ours - reference).norm() / reference.norm()) < 0.01
+
+
+def to_half(states):
+    return States(*(part.bfloat16() for part in states))
+
+
 REFUSED = [
     ("self-paced", {"samples": -1}, "samples"),
     ("self-paced", {"samples": 1}, "samples"),
@@ -280,7 +357,12 @@ REFUSED = [
     ("freq-exp", {"rescale": 0.5}, "rescale"),
     ("freq-exp", {"weight_drop": 1.0}, "weight_drop"),
     ("bmi", {"slope": -1.0}, "slope"),
-    ("cbmi", {"clip": [2.0, 1.0]}, "the lower bound 2.0 is above the upper bound 1.0"),
+    ("cbmi", {"clip": [2.0, 1.0]}, "clip: the first bound 2.0 should not be above the second, 1.0"),
+    ("cbmi", {"clip": [1.0]}, "clip: should be two numbers, [low, high], not [1.0]"),
+    ("freq-exp", {"rescale": "foo"}, "rescale: input should be a valid number, not 'foo'"),
+    ("bmi", {"preset": [1]}, "unknown preset '[1]'"),
+    ("cbmi.objectives:Weighting", {}, "has no method 'token_weights'"),
+    (".foo:Bar", {}, "'.foo' cannot be imported"),
     ("cbmi", {"scale": 0.0}, "scale"),
     ("weights-file", {}, "file: this key is missing"),
     ("ce", {"shuffled": True}, "unknown key 'shuffled'"),

@@ -50,7 +50,8 @@ def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Pat
     weights = scorer.sentence_weights(sentence_cbmi)
     with open(spool, encoding="utf-8", newline="\n") as waiting:
         for line, weight in zip(waiting, weights, strict=True):
-            output.write(json.dumps(weigh(json.loads(line), weight), ensure_ascii=False) + "\n")
+            record = scorer.weigh(json.loads(line), weight)
+            output.write(json.dumps(record, ensure_ascii=False) + "\n")
     return len(weights)
 
 
@@ -59,13 +60,7 @@ def score_pairs(model: Trained, pairs: Sequence[tuple[str, str]]) -> list[dict[s
     scorer = Scorer(model)
     records = list(scorer.score(pairs))
     weights = scorer.sentence_weights([record["sentence_cbmi"] for record in records])
-    return [weigh(record, weight) for record, weight in zip(records, weights, strict=True)]
-
-
-def weigh(record: dict[str, Any], sentence_weight: float) -> dict[str, Any]:
-    """Bring a record's token weights to w = w_t · w_s."""
-    weights = [_round(weight * sentence_weight) for weight in record["weights"]]
-    return record | {"weights": weights, "sentence_weight": _round(sentence_weight)}
+    return [scorer.weigh(record, weight) for record, weight in zip(records, weights, strict=True)]
 
 
 class Scorer:
@@ -121,6 +116,12 @@ class Scorer:
             "sentence_cbmi": _round(sum(cbmi) / len(cbmi)),
             "weights": weights,
         }
+
+    def weigh(self, record: dict[str, Any], sentence_weight: float) -> dict[str, Any]:
+        """Bring a record's token weights to w = w_t · w_s, scaled and clipped as in training."""
+        weights = torch.tensor(record["weights"], dtype=torch.float64) * sentence_weight
+        weights = [_round(weight) for weight in self.settings.scaled_and_clipped(weights).tolist()]
+        return record | {"weights": weights, "sentence_weight": _round(sentence_weight)}
 
     def sentence_weights(self, sentence_cbmi: Sequence[float]) -> list[float]:
         values = torch.tensor(sentence_cbmi, dtype=torch.float64)

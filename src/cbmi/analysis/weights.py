@@ -7,6 +7,7 @@ preparation left out of the corpus has the single number 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,26 +16,26 @@ import torch
 from torch import Tensor
 
 from cbmi.data.corpus import Corpus
-from cbmi.data.plan import EpochPlan
+from cbmi.data.plan import EpochPlan, share
 from cbmi.data.prepare import open_corpus
 from cbmi.data.statistics import Statistics
-from cbmi.data.text import count_lines
 from cbmi.errors import UserError
-from cbmi.objectives import Objective, build
+from cbmi.objectives import NEEDS, Objective, build
 from cbmi.progress import bar
+from cbmi.training import checkpoint as store
 from cbmi.training.networks import seed_for
 from cbmi.training.part import Part, dropout_samples, make_part, token_scores
 from cbmi.training.supply import Supply, frequency_of_pieces, numbers_of_tokens
 from cbmi.training.trained import Trained
 
-PROVIDED = {"lm", "samples", "frequency", "bmi", "weights"}
-
 
 def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool: Path) -> int:
     """Weigh the whole training corpus of a run; gives the number of tokens. Weights wait in the file `spool`."""
     objective = build(choice, f"objective '{choice['name']}'")
-    if type(objective).weights is Objective.weights or objective.needs - PROVIDED:
-        raise UserError(f"objective '{choice['name']}' gives no weights to write: it weighs every token the same.")
+    if type(objective).weights is Objective.weights:
+        raise UserError(f"objective '{choice['name']}' has no weights to write: its w is 1 for every token.")
+    for need in objective.needs & {"teacher", "distribution"}:
+        raise UserError(f"objective '{choice['name']}' needs {NEEDS[need]}, which there is only in training.")
     with model.run.lock():
         corpus = open_corpus(model.run.path, "train")
         statistics = Statistics(corpus, (len(model.source), len(model.target)))
@@ -43,15 +44,26 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
     language_model = model.language_model() if "lm" in objective.needs else None
     supply = Supply(language_model, None, frequency, numbers)
     weights = np.memmap(spool, dtype=np.float32, mode="w+", shape=(len(corpus.target.ids),))
-    settings = model.config
-    plan = EpochPlan(corpus.lengths(), settings.batch.tokens * settings.batch.accumulate, settings.seed, 0)
     with bar("Weighing", len(weights), "tokens") as progress:
-        for number in range(len(plan)):
-            part = make_part(corpus, plan[number], model.device, numbers)
+        for number, pairs in enumerate(mini_batches(model, corpus)):
+            part = make_part(corpus, pairs, model.device, numbers)
             weights[part.place.cpu().numpy()] = _weigh(model, objective, supply, part, number).float().cpu().numpy()
             progress.advance(len(part.place))
-    _write(weights, corpus, count_lines(settings.data.train[0]), output)
+    _write(weights, corpus, output)
     return len(weights)
+
+
+def mini_batches(model: Trained, corpus: Corpus) -> Iterator[np.ndarray]:
+    """The pairs of each mini-batch of the run's first epoch: a step, or an accumulated part of it, of all ranks."""
+    batch, step_tokens = model.config.batch, store.read_state(model.folder).step_tokens
+    ranks = max(1, step_tokens // (batch.tokens * batch.accumulate))
+    plan = EpochPlan(corpus.lengths(), step_tokens, model.config.seed, 0)
+    for number in range(len(plan)):
+        shares = share(plan[number], corpus.target.lengths, batch.accumulate * ranks)
+        for first in range(0, len(shares), ranks):
+            together = np.concatenate(shares[first : first + ranks])
+            if len(together):
+                yield together
 
 
 @torch.inference_mode()
@@ -67,9 +79,9 @@ def _weigh(model: Trained, objective: Objective, supply: Supply, part: Part, num
     return objective.weights(token_scores(part, supply, nmt, mean, lm, seed=seed, samples=samples))
 
 
-def _write(weights: np.ndarray, corpus: Corpus, lines: int, output: TextIO) -> None:
+def _write(weights: np.ndarray, corpus: Corpus, output: TextIO) -> None:
     offsets, pair = corpus.target.offsets, 0
-    for line in range(lines):
+    for line in range(corpus.text_lines):
         if pair < len(corpus) and corpus.lines[pair] == line:
             output.write(" ".join(f"{weight:.6g}" for weight in weights[offsets[pair] : offsets[pair + 1]]) + "\n")
             pair += 1

@@ -30,7 +30,7 @@ def token_bmi(corpus: Corpus, sizes: tuple[int, int], quiet: bool = False) -> It
 
     `sizes`: pieces of the source and of the target vocabulary.
     """
-    sparse = _scipy_sparse()
+    sparse = scipy_sparse()
     source = _occurrences(sparse, corpus.source, sizes[0])
     tokens = _tokens_by_type(sparse, corpus.target, sizes[1])
     counter = _Counter(source)
@@ -47,7 +47,8 @@ def token_bmi(corpus: Corpus, sizes: tuple[int, int], quiet: bool = False) -> It
             progress.advance(len(places))
 
 
-def _scipy_sparse() -> Any:
+def scipy_sparse() -> Any:
+    """SciPy's sparse matrices, or a sentence that says how to get them."""
     try:
         from scipy import sparse
     except ImportError:

@@ -52,6 +52,11 @@ class Corpus:
     def __len__(self) -> int:
         return self.meta["pairs"]
 
+    @property
+    def text_lines(self) -> int:
+        """Lines of the text that it was made of, those of pairs that were left out included."""
+        return len(self) + sum(self.meta.get("left_out", {}).values())
+
     def lengths(self) -> np.ndarray:
         """(2, pairs): pieces of source and target."""
         return np.stack([self.source.lengths, self.target.lengths])

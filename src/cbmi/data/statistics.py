@@ -41,8 +41,13 @@ class Statistics:
 
     def weights(self, file: str, per: str) -> np.ndarray:
         """(target tokens,) in float32: the weights that a text file gives, `per` token or pair."""
+        if not Path(file).is_file():
+            raise UserError(f"{file}: there is no such file of weights.")
         known = f"weights-{per}-{hashlib.sha256(file.encode()).hexdigest()[:8]}"
-        name = f"{known}-{sha256(Path(file))[:16]}"
+        try:
+            name = f"{known}-{sha256(Path(file))[:16]}"
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
         for other in self.folder.glob(f"{known}-*"):
             if other.name != name:
                 raise UserError(

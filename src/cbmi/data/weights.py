@@ -23,8 +23,10 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[tuple[np.ndarr
     line has a number for every token but the end of sentence, that one keeps its weight of 1.
     """
     offsets, wanted = corpus.target.offsets, corpus.lines
-    pair = 0
-    with bar("Reading weights", count_lines(file), "lines") as progress:
+    pair, lines_of_file = 0, count_lines(file)
+    if lines_of_file != corpus.text_lines:
+        raise UserError(f"{file} has {lines_of_file:,} lines, but the training text has {corpus.text_lines:,}.")
+    with bar("Reading weights", lines_of_file, "lines") as progress:
         counts: Counter[str] = Counter()
         lines = enumerate(read_lines(file, counts))
         while block := list(islice(lines, PAIRS)):
@@ -39,18 +41,17 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[tuple[np.ndarr
             if places:
                 yield np.concatenate(places), np.concatenate(weights)
             progress.advance(len(block))
-    if pair < len(wanted):
-        raise UserError(f"{file} ends before the training text, which has at least {wanted[-1] + 1:,} lines.")
 
 
 def _line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
     """The weights of one pair's `tokens` target tokens, the end of sentence included or not."""
     try:
         values = np.array([float(word) for word in text.split()])
+        values = np.where(values > np.finfo(np.float32).max, np.inf, values)
     except ValueError as error:
         raise UserError(f"{where}: {error}.") from None
     if not np.isfinite(values).all() or (values < 0).any():
-        raise UserError(f"{where}: a weight is a finite number, 0 or above.")
+        raise UserError(f"{where}: a weight is a finite number, 0 or above, in single precision.")
     if per == "pair":
         if len(values) != 1:
             raise UserError(f"{where} has {len(values)} numbers, but per: pair wants one.")

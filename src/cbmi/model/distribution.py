@@ -17,6 +17,8 @@ from torch import Tensor
 
 from cbmi.model.head import exact, fitting_chunk, to_autocast
 
+MATRICES = 12  # (tokens, vocabulary) that a term and its gradient hold at a time, about
+
 
 class States(NamedTuple):
     """A network's last hidden states and output matrix: logits before they are made."""
@@ -79,7 +81,7 @@ def distribution_terms(
     hidden, weight = to_autocast(hidden, weight)
     others = [None if other is None else States(*to_autocast(*other)) for other in (lm, teacher)]
     if chunk is None:
-        chunk = fitting_chunk(hidden, weight, matrices=8)
+        chunk = fitting_chunk(hidden, weight, matrices=MATRICES)
 
     def outputs(logits: Tensor, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         log_others = [None if other is None else torch.log_softmax(other.logits(rows), dim=1) for other in others]

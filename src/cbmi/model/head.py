@@ -39,9 +39,10 @@ def to_autocast(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fitting_chunk(hidden: Tensor, weight: Tensor, matrices: int = 1) -> int:
-    """Tokens at a time, where so many (tokens, vocabulary) matrices in float32 are held."""
+    """Tokens at a time, where so many (tokens, vocabulary) matrices in float32 are held: together they fit in
+    `CHUNK_ELEMENTS`, and they are smaller than one matrix of all tokens."""
     fitting = CHUNK_ELEMENTS.get(hidden.device.type, 1 << 24) // (len(weight) * matrices)
-    return max(1, min(fitting, -(-len(hidden) // 4)))
+    return max(1, min(fitting, -(-len(hidden) // max(4, matrices + matrices // 3))))
 
 
 def exact(logits: Tensor) -> Tensor:

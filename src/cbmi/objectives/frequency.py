@@ -7,13 +7,13 @@ occur in the training targets. Special pieces (the end of sentence) have weight 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
-from cbmi.config import AboveZero, NotNegative, Share
+from cbmi.config import NotNegative, Share
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.objectives.base import TokenScores
 from cbmi.objectives.weighting import Weighting
@@ -25,15 +25,13 @@ class _Frequency(Weighting):
 
     amplitude: NotNegative = 1.0  # A
     decay: NotNegative  # T
-    rescale: AboveZero | Literal["e"] | None = None  # f / max f is mapped onto [1, this]; "e" is Euler's number
+    rescale: Annotated[float, Field(ge=1, strict=True)] | None = None  # f / max f onto [1, this]; "e": Euler's number
     weight_drop: Share = 0.0  # probability with which a token's weight is replaced by 1
 
-    @field_validator("rescale")
+    @field_validator("rescale", mode="before")
     @classmethod
-    def _above_one(cls, value: float | str | None) -> float | str | None:
-        if isinstance(value, float) and value < 1:
-            raise ValueError(f"should be 1 or above, or 'e', not {value}")
-        return value
+    def _euler(cls, value: Any) -> Any:
+        return math.e if value == "e" else value
 
     def curve(self, c: Tensor) -> Tensor:
         """f (c's shape): the weight less 1."""
@@ -44,8 +42,7 @@ class _Frequency(Weighting):
         if self.rescale is not None:
             pieces = scores.frequency[SPECIALS:]
             highest = torch.where(pieces > 0, self.curve(pieces), 0.0).max()
-            top = math.e if self.rescale == "e" else self.rescale
-            extra = (top - 1) * extra / highest.clamp(min=torch.finfo(highest.dtype).tiny)
+            extra = (self.rescale - 1) * extra / highest.clamp(min=torch.finfo(highest.dtype).tiny)
         plain = scores.gold < SPECIALS
         if self.weight_drop:
             plain = plain | (scores.uniform("weight_drop") < self.weight_drop)

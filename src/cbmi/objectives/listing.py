@@ -6,14 +6,20 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from cbmi.errors import UserError
 from cbmi.objectives.base import NEEDS, Objective
-from cbmi.objectives.registry import everything
+from cbmi.objectives.registry import TABLE, find, registered
 from cbmi.objectives.weighting import Weighting
 
 
 def listing() -> str:
     """A paragraph an objective: key, what it does, equation, settings with defaults, needs, presets, paper."""
-    paragraphs = [paragraph(name, kind) for name, kind in everything()]
+    paragraphs = [paragraph(name, kind) for name, kind in TABLE.items()]
+    for name in registered():
+        try:
+            paragraphs.append(paragraph(name, find(name, name)))
+        except UserError as error:  # somebody else's mistake should not hide the others
+            paragraphs.append(str(error))
     common = ", ".join(_setting(name, field.default) for name, field in Weighting.model_fields.items())
     paragraphs.append(f"Every objective that weighs tokens (w ≠ 1) also has: {common}.")
     return "\n\n".join(paragraphs)

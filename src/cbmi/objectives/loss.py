@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor
 
+from cbmi.errors import UserError
 from cbmi.model.distribution import States, distribution_terms
 from cbmi.model.fusion import fused_scores
 from cbmi.model.head import Head, token_log_probabilities
@@ -38,6 +39,9 @@ def token_losses(
     """
     losses, weights = scores.cross_entropy(smoothing), objective.weights(scores)
     if weights is not None:
+        if weights.shape != losses.shape:
+            shape = tuple(weights.shape)
+            raise UserError(f"{type(objective).__name__} gives weights of shape {shape} to {len(losses)} tokens.")
         losses = losses * weights
     if term is not None:
         losses = losses + term

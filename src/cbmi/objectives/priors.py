@@ -10,27 +10,16 @@ All are constants to the gradient. c = log p(y_j) - log p_lm(y_j) is the token's
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from cbmi.config import AboveZero, Flag, NotNegative
+from cbmi.config import AboveZero, Flag, Interval, NotNegative
 from cbmi.model.distribution import Distributions
 from cbmi.objectives.base import CBMI_PAPER, Objective
 
 LM_FLOOR = math.log(1e-9)  # of log p_lm in q_cbmi
-
-
-def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
-    if not bounds[0] <= bounds[1]:
-        raise ValueError(f"the first bound {bounds[0]} should not be above the second, {bounds[1]}")
-    return bounds
-
-
-Bound = Annotated[float, Field(strict=True, allow_inf_nan=True)]
-Interval = Annotated[tuple[Bound, Bound], AfterValidator(_ordered)]  # either may be infinite
 
 
 def log_prior(name: str, chunk: Distributions) -> Tensor:

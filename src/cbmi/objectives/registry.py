@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from cbmi.config import check, nearest
@@ -26,6 +25,7 @@ from cbmi.objectives.priors import (
     PriorTranslator,
 )
 from cbmi.objectives.self_paced import SelfPaced
+from cbmi.objectives.weighting import Weighting
 
 SETTINGS_OF_NEEDS = {"samples": ("samples",), "weights": ("file", "per")}  # that the training loop reads
 ENTRY_POINTS = "cbmi.objectives"
@@ -53,17 +53,32 @@ TABLE: dict[str, type[Objective]] = {
 
 def build(choice: dict[str, Any], where: str) -> Objective:
     """The objective that a stage names, e.g. {"name": "cbmi", "scale_token": 0.1}; `where` is for errors."""
-    kind = find(choice["name"], where)
+    name = choice["name"]
+    if not isinstance(name, str):
+        raise UserError(f"{where}: the name of an objective is a word, not {name!r}.")
+    kind = find(name, where)
     values = {key: value for key, value in choice.items() if key not in ("name", "preset")}
     objective = check(kind, _preset(kind, choice, where) | values, where)
+    problem = _problem(objective)
+    if problem:
+        raise UserError(f"{where}: '{name}' {problem}.")
+    return objective
+
+
+def _problem(objective: Objective) -> str | None:
+    """What is wrong with the class of an objective: for people who write their own."""
+    kind = type(objective)
     for need in sorted(objective.needs):
         if need not in NEEDS:
-            hint = nearest(need, NEEDS)
-            raise UserError(f"{where}: '{choice['name']}' needs '{need}', which nobody provides{hint}.")
+            return f"needs '{need}', which nobody provides{nearest(need, NEEDS)}"
         for setting in SETTINGS_OF_NEEDS.get(need, ()):
             if setting not in kind.model_fields:
-                raise UserError(f"{where}: '{choice['name']}' needs '{need}' but has no setting '{setting}'.")
-    return objective
+                return f"needs '{need}' but has no setting '{setting}'"
+    if "distribution" in objective.needs and kind.term is Objective.term:
+        return "needs 'distribution' but has no method 'term'"
+    if isinstance(objective, Weighting) and kind.token_weights is Weighting.token_weights:
+        return "has no method 'token_weights'"
+    return None
 
 
 def find(name: str, where: str) -> type[Objective]:
@@ -71,37 +86,39 @@ def find(name: str, where: str) -> type[Objective]:
     if name in TABLE:
         return TABLE[name]
     if ":" in name:
-        return _imported(name, where)
-    others = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+        return _imported(*name.split(":", 1), where)
+    others = registered()
     if name in others:
-        return _imported(others[name].value, where)
+        return _imported(others[name].module, others[name].attr, where)
     raise UserError(f"{where}: unknown objective '{name}'{nearest(name, [*TABLE, *others])}.")
 
 
-def everything() -> Iterator[tuple[str, type[Objective]]]:
-    """All objectives that are to be had by a plain name."""
-    yield from TABLE.items()
-    for point in entry_points(group=ENTRY_POINTS):
-        yield point.name, find(point.name, f"entry point {point.name}")
+def registered() -> dict[str, EntryPoint]:
+    """Objectives of other packages; one that has the name of one of ours is not reached by it."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in TABLE}
 
 
 def _preset(kind: type[Objective], choice: dict[str, Any], where: str) -> dict[str, Any]:
     """The settings of the paper for a language pair. Where they are the same for all, they are the defaults."""
-    name = choice.get("preset")
-    known = {*LANGUAGE_PAIRS, *kind.presets}
-    if name is not None and name not in known:
-        raise UserError(f"{where}.preset: unknown preset '{name}'{nearest(str(name), known)}.")
+    if "preset" not in choice:
+        return {}
+    name, known = str(choice["preset"]), {*LANGUAGE_PAIRS, *kind.presets}
+    if name not in known:
+        raise UserError(f"{where}.preset: unknown preset '{name}'{nearest(name, known)}.")
     return dict(kind.presets.get(name, {}))
 
 
-def _imported(name: str, where: str) -> type[Objective]:
-    module_name, _, class_name = name.partition(":")
-    if os.getcwd() not in sys.path:  # a file beside the run file should do
+def _imported(module_name: str, class_name: str, where: str) -> type[Objective]:
+    if os.getcwd() not in sys.path:  # a file in the folder one works in should do
         sys.path.append(os.getcwd())
     try:
         kind = getattr(importlib.import_module(module_name), class_name, None)
     except Exception as error:  # whatever a module of the user's may raise
-        raise UserError(f"{where}: '{module_name}' cannot be imported: {type(error).__name__}: {error}.") from None
+        first = str(error).strip().splitlines()[:1]
+        reason = ": ".join([type(error).__name__, *first]).rstrip(".")
+        raise UserError(f"{where}: '{module_name}' cannot be imported: {reason}.") from None
     if not (isinstance(kind, type) and issubclass(kind, Objective)):
-        raise UserError(f"{where}: '{name}' is no class that derives from cbmi.objectives.Objective.")
+        raise UserError(
+            f"{where}: '{module_name}:{class_name}' is no class that derives from cbmi.objectives.Objective."
+        )
     return kind

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from pydantic import field_validator
 from torch import Tensor
 
-from cbmi.config import AboveZero, Flag, NotNegative
+from cbmi.config import AboveZero, Bounds, Flag
 from cbmi.objectives.base import Objective, TokenScores
 
 
@@ -14,27 +13,21 @@ class Weighting(Objective):
     """An objective whose w is not 1 everywhere. Subclasses say how in `token_weights`."""
 
     scale: AboveZero = 1.0  # all weights times this
-    clip: tuple[NotNegative, NotNegative] | None = None  # then none below the first, none above the second
+    clip: Bounds | None = None  # then none below the first, none above the second
     shuffled: Flag = False  # then dealt out at random among the tokens of the mini-batch
-
-    @field_validator("clip")
-    @classmethod
-    def _in_order(cls, clip: tuple[float, float] | None) -> tuple[float, float] | None:
-        if clip and clip[0] > clip[1]:
-            raise ValueError(f"the lower bound {clip[0]} is above the upper bound {clip[1]}")
-        return clip
 
     def token_weights(self, scores: TokenScores) -> Tensor:
         """w (tokens,) before scaling, clipping and shuffling."""
         raise NotImplementedError
 
     def weights(self, scores: TokenScores) -> Tensor:
-        weights = self.token_weights(scores)
+        weights = self.scaled_and_clipped(self.token_weights(scores))
+        return shuffle(weights, scores) if self.shuffled else weights
+
+    def scaled_and_clipped(self, weights: Tensor) -> Tensor:
         if self.scale != 1:
             weights = weights * self.scale
-        if self.clip:
-            weights = weights.clamp(*self.clip)
-        return shuffle(weights, scores) if self.shuffled else weights
+        return weights.clamp(*self.clip) if self.clip else weights
 
 
 def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:

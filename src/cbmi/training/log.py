@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,8 @@ from cbmi.files import disk_errors, write_atomically
 from cbmi.training.world import World
 
 QUANTILES = (5, 25, 50, 75, 95)  # per cent
-SAMPLE = 256  # weights a step that quantiles are taken of
+SAMPLE = 256  # weights at a time that quantiles are taken of
+SAMPLES = 1024  # such samples at most; then every other one is dropped, and of the coming ones too
 
 
 class Meter:
@@ -25,6 +27,7 @@ class Meter:
         self.world = world
         self.sums: dict[str, Tensor] = {}
         self.sampled: list[Tensor] = []
+        self.offered, self.kept_every = 0, 1
 
     def add(self, **values: Tensor) -> None:
         for name, value in values.items():
@@ -33,18 +36,22 @@ class Meter:
 
     def sample(self, weights: Tensor, mask: Tensor) -> None:
         """Take note of some of the weights, evenly spaced; masked ones are not counted."""
-        every = slice(None, None, max(1, len(weights) // SAMPLE))
+        self.offered += 1
+        if self.offered % self.kept_every:
+            return
+        every = slice(None, None, -(-len(weights) // SAMPLE))
         self.sampled.append(torch.where(mask[every], weights.detach()[every], torch.nan))
+        if len(self.sampled) == SAMPLES:
+            self.sampled, self.kept_every = self.sampled[1::2], 2 * self.kept_every
 
     def quantiles(self) -> dict[str, float]:
         """Quantiles of the weights noted since the last reading, over all ranks."""
         if not self.sampled:
             return {}
-        values = torch.cat(self.world.gather(torch.cat(self.sampled))).double()
-        self.sampled = []
-        shares = torch.tensor([q / 100 for q in QUANTILES], dtype=torch.float64, device=values.device)
-        found = torch.nanquantile(values, shares).tolist()
-        return {f"weight_q{q:02}": value for q, value in zip(QUANTILES, found, strict=True)}
+        values = torch.cat(self.world.gather(torch.cat(self.sampled))).double().cpu().numpy()
+        self.sampled, self.offered, self.kept_every = [], 0, 1
+        found = np.nanquantile(values, [q / 100 for q in QUANTILES])
+        return {f"weight_q{q:02}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
 
     def loss(self) -> float:
         """This rank's sum of losses so far, read from the device; 0 if nothing was added."""

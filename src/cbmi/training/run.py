@@ -73,6 +73,8 @@ class Run:
         """Make this the run of `config`, or refuse if it is that of another that has got anywhere."""
         if self.config_file.exists():
             changes = _changes_that_matter(self._known_config(), config)
+            if not self.begun:  # nothing but data has been made so far
+                changes = [change for change in changes if change.startswith(("data.", "initialize:"))]
             if changes and not self.prepared:
                 self.clear()
             elif changes:

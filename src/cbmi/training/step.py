@@ -61,12 +61,12 @@ class Stepper:
             return None, None
         self._draw_dropout("language model", at)
         with self.language_model.unsynchronised(not last), self._autocast():
-            nll, mean, hidden = self.language_model.run(part.inputs, gold, head=_scores_and_hidden)
-        scores = self._scores(part, nll, mean, None, at)
+            log_p, mean, hidden = self.language_model.run(part.inputs, gold, head=_scores_and_hidden)
+        scores = self._scores(part, log_p, mean, None, at)
         loss = (scores.cross_entropy(self.smoothing) * part.mask).sum() / tokens
         states = States(hidden, self.language_model.network.output_weight.detach())
         self.language_model.backward(loss * self.world.size, last)
-        return nll.detach(), states
+        return log_p.detach(), states
 
     def _translator(
         self, part: Part, lm: Tensor | None, states: States | None, tokens: int, at: tuple[int, int], last: bool

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from cbmi.config import RunConfig, Stage
+from cbmi.data.bmi import scipy_sparse
 from cbmi.data.prepare import open_corpus, prepare
 from cbmi.data.statistics import Statistics
 from cbmi.data.text import read_pairs
@@ -116,6 +117,8 @@ def _check_stage(stage: Stage, objective: Objective, fresh: bool) -> None:
         raise UserError(
             f"{where}: {named} needs a translator to learn from: put a stage before it, or say initialize: RUN."
         )
+    if "bmi" in objective.needs:
+        scipy_sparse()
     if "weights" in objective.needs and not Path(objective.file).is_file():
         raise UserError(f"{where}.objective.file: {objective.file}: there is no such file.")
 
@@ -155,11 +158,14 @@ def prepare_run(config: RunConfig, run: Run, objectives: list[Objective]) -> Non
             with atomic_folder(run.vocab) as temporary:
                 shutil.copytree(Run(config.initialize).vocab, temporary, dirs_exist_ok=True)
         prepare(config.data, run.path)
-        sizes = tuple(len(vocabulary) for vocabulary in run.vocabularies())
-        make_statistics(objectives, Statistics(open_corpus(run.path, "train"), sizes))
     except UserError:
         if not prepared:
             run.clear()
-        elif before is not None:
+        raise
+    try:
+        sizes = tuple(len(vocabulary) for vocabulary in run.vocabularies())
+        make_statistics(objectives, Statistics(open_corpus(run.path, "train"), sizes))
+    except UserError:
+        if before is not None:
             write_atomically(run.config_file, before)
         raise

@@ -1,0 +1,34 @@
+"""Figures of training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cbmi.training.log import QUANTILES, SAMPLES, Meter
+from cbmi.training.world import World
+
+
+def meter():
+    return Meter(World(0, 1, torch.device("cpu")))
+
+
+def test_quantiles_are_those_of_the_real_tokens():
+    meter_, random = meter(), np.random.default_rng(0)
+    weights, mask = random.exponential(1, 200), random.random(200) < 0.7
+    meter_.sample(torch.tensor(weights), torch.tensor(mask))
+    found = meter_.quantiles()
+    assert list(found.values()) == pytest.approx(np.quantile(weights[mask], [q / 100 for q in QUANTILES]).tolist())
+    assert meter_.quantiles() == {}
+
+
+def test_a_long_time_between_two_readings_takes_no_more_memory():
+    """Weights that grow from 0 to 1 over ten thousand steps: samples from all of that time are kept."""
+    meter_ = meter()
+    for step in range(10_000):
+        meter_.sample(torch.full((900,), step / 10_000), torch.ones(900, dtype=torch.bool))
+    assert len(meter_.sampled) <= SAMPLES
+    assert all(len(sample) <= 256 for sample in meter_.sampled)
+    found = meter_.quantiles()
+    assert [found[f"weight_q{q:02}"] for q in QUANTILES] == pytest.approx([q / 100 for q in QUANTILES], abs=0.01)
