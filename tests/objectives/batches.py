@@ -86,7 +86,7 @@ def batch(lengths: tuple[int, ...] = LENGTHS, vocabulary: int = 17, width: int =
         lengths=lengths,
         hidden=normal(tokens, width).requires_grad_(),
         weight=normal(vocabulary, width).requires_grad_(),
-        lm=States(normal(tokens, width), normal(vocabulary, width)),
+        lm=States(4 * normal(tokens, width), normal(vocabulary, width)),  # sure enough to need its floor
         teacher=States(normal(tokens, width), normal(vocabulary, width)),
         gold=gold,
         place=torch.arange(tokens) + 1000,
