@@ -79,20 +79,24 @@ def _leave(status: int | str | None) -> None:
 def train(run_file: RunFile, overrides: Overrides = None) -> None:
     """Train the run that RUN.yaml describes; the same command goes on where it stopped."""
     from cbmi.config import read_run_file
+
+    config = read_run_file(run_file, overrides or ())  # a mistake shows before PyTorch is imported
     from cbmi.training.train import train as train_run
 
     with _stopping():
-        train_run(read_run_file(run_file, overrides or ()))
+        train_run(config)
 
 
 @app.command()
 def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
     """Learn the vocabulary and encode the corpus of a run, without training."""
     from cbmi.config import read_run_file
+
+    config = read_run_file(run_file, overrides or ())
     from cbmi.training.run import Run
     from cbmi.training.train import check_run, prepare_run, with_vocabulary
 
-    config = with_vocabulary(read_run_file(run_file, overrides or ()))
+    config = with_vocabulary(config)
     objectives = check_run(config)
     run = Run(config.output)
     with run.lock():

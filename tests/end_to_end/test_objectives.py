@@ -14,6 +14,7 @@ from cbmi.analysis.weights import mini_batches
 from cbmi.config import read_run_file
 from cbmi.data.plan import EpochPlan, share
 from cbmi.data.prepare import open_corpus
+from cbmi.errors import UserError
 from cbmi.evaluation.metrics import corpus_bleu
 from cbmi.objectives import TABLE
 from cbmi.training.train import train
@@ -194,15 +195,17 @@ def test_bad_stages_are_refused_before_anything_is_made(tmp_path, objective, lan
     write_task(tmp_path, train=20, valid=4)
     first = {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 2}
     second = {"name": "adapt", "objective": objective, "language_model": language_model, "steps": 2}
-    assert expected in refused("train", write_run(tmp_path, stages=[first, second]))
+    with pytest.raises(UserError) as caught:
+        train(read_run_file(write_run(tmp_path, stages=[first, second])))
+    assert expected in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_prior_needs_a_translator_that_has_learnt(tmp_path):
     write_task(tmp_path, train=20, valid=4)
     stage = {"name": "only", "objective": "prior-tm", "steps": 2}
-    message = refused("train", write_run(tmp_path, stages=[stage]))
-    assert "objective 'prior-tm' needs a translator to learn from: put a stage before it" in message
+    with pytest.raises(UserError, match="'prior-tm' needs a translator to learn from: put a stage before it"):
+        train(read_run_file(write_run(tmp_path, stages=[stage])))
 
 
 def test_segmentation_cannot_change_on_the_fly(tmp_path):
@@ -221,9 +224,10 @@ def test_a_bad_file_of_weights_can_be_mended(tmp_path):
     (tmp_path / "weights.txt").write_text("1\n" * 19)
     stages = [{"name": "w", "objective": {"name": "weights-file", "file": str(tmp_path / "weights.txt")}, "steps": 2}]
     path = write_run(tmp_path, stages=stages)
-    assert "has 19 lines, but the training text has 20" in refused("train", path)
-    (tmp_path / "weights.txt").write_text("1\n" * 20)
     assert "line 1 has 1 numbers" in refused("train", path)
+    message = refused("train", path, "stages.w.objective.per=pair")
+    assert "has 19 lines, but the training text has 20" in message
+    (tmp_path / "weights.txt").write_text("1\n" * 20)
     assert not any((tmp_path / "run" / "data" / "train" / "statistics").iterdir())
     result = cbmi("train", path, "stages.w.objective.per=pair")
     assert result.returncode == 0

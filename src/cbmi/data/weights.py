@@ -23,10 +23,8 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[tuple[np.ndarr
     line has a number for every token but the end of sentence, that one keeps its weight of 1.
     """
     offsets, wanted = corpus.target.offsets, corpus.lines
-    pair, lines_of_file = 0, count_lines(file)
-    if lines_of_file != corpus.text_lines:
-        raise UserError(f"{file} has {lines_of_file:,} lines, but the training text has {corpus.text_lines:,}.")
-    with bar("Reading weights", lines_of_file, "lines") as progress:
+    pair = 0
+    with bar("Reading weights", count_lines(file), "lines") as progress:
         counts: Counter[str] = Counter()
         lines = enumerate(read_lines(file, counts))
         while block := list(islice(lines, PAIRS)):
@@ -41,6 +39,8 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[tuple[np.ndarr
             if places:
                 yield np.concatenate(places), np.concatenate(weights)
             progress.advance(len(block))
+    if progress.done != corpus.text_lines:
+        raise UserError(f"{file} has {progress.done:,} lines, but the training text has {corpus.text_lines:,}.")
 
 
 def _line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
