@@ -322,7 +322,13 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
         keys = list(old) + [key for key in new if key not in old]
         pairs = [(f"{path}.{key}" if path else key, old.get(key), new.get(key)) for key in keys]
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = [(f"{path}.{i}", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
+        pairs = [(f"{path}.{_label(i, a, b)}", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
     else:
         return [] if old == new else [f"{path}: {old}, now {new}"]
     return [line for name, a, b in pairs for line in differences(a, b, name)]
+
+
+def _label(number: int, old: Any, new: Any) -> str | int:
+    """What an item of a list is called: by its name, where it has kept it."""
+    named = isinstance(old, dict) and isinstance(new, dict) and old.get("name") == new.get("name")
+    return (old.get("name") if named else None) or number

@@ -139,7 +139,7 @@ def test_a_changed_file_is_refused(tmp_path):
         ("1 1 1\n1\n1 1 1 1\n", "token", "line 3 has 4 numbers for 3 target pieces"),
         ("1\n1\n1\n", "token", "for one number a pair, say per: pair"),
         ("1 1 1\n1\n1 1\n", "pair", "line 1 has 3 numbers, but per: pair wants one"),
-        ("1\nfew\n1\n", "pair", "line 2: could not convert string to float: 'few'"),
+        ("1\nfew\n1\n", "pair", "line 2 has something that is no number"),
         ("1\n-1\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
         ("1\nnan\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
         ("1\n\n1\n", "pair", "line 2 has 0 numbers, but per: pair wants one"),

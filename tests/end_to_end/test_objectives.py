@@ -17,6 +17,7 @@ from cbmi.data.prepare import open_corpus
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import corpus_bleu
 from cbmi.objectives import TABLE
+from cbmi.training.run import Run
 from cbmi.training.train import train
 from cbmi.training.trained import Trained
 
@@ -105,6 +106,18 @@ def test_weights_come_back_through_a_file(started):
     first, second = (records(started / name)[0] for name in ("written", "direct"))
     for figure in ("loss", "weight_mean", "weight_std", "weight_q95"):
         assert first[figure] == pytest.approx(second[figure], rel=1e-5)
+
+
+def test_the_run_directory_has_every_setting(started):
+    """Those of presets and defaults too: a run is told by them, whatever became of the defaults."""
+    path = adapt(started, "settings", {"name": "bmi", "preset": "wmt19-zh-en"}, 1)
+    train(read_run_file(path))
+    kept = Run(started / "settings").config().stages[0].objective
+    expected = {"slope": 0.1, "base": 1.0, "threshold": 0.4, "scale": 1.0, "clip": None, "shuffled": False}
+    assert kept == {"name": "bmi", **expected}
+    with pytest.raises(UserError, match=r"stages\.adapt\.objective\.slope: 0\.1, now 0\.2"):
+        train(read_run_file(path, ["stages.adapt.objective.slope=0.2"]))
+    train(read_run_file(path, ["stages.adapt.objective={name: bmi, slope: 0.1, base: 1.0}"]))
 
 
 def test_weights_of_a_run_use_its_stages_settings(started):
@@ -294,6 +307,7 @@ def test_objectives_of_ones_own(own, name):
 BROKEN = {
     "Needy": ("needs: ClassVar = frozenset({'lmm'})", "'broken:Needy' needs 'lmm', which nobody provides"),
     "Sampler": ("needs: ClassVar = frozenset({'samples'})", "needs 'samples' but has no setting 'samples'"),
+    "Idle": ("def term(self, chunk): ...", "has a method 'term' but does not need 'distribution'"),
     "Missing": ("pass", "'broken:Missing' is no class that derives from"),
 }
 

@@ -21,7 +21,7 @@ from cbmi.data.prepare import open_corpus
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.objectives import NEEDS, Objective, build
-from cbmi.progress import bar
+from cbmi.progress import bar, say
 from cbmi.training import checkpoint as store
 from cbmi.training.networks import seed_for
 from cbmi.training.part import Part, dropout_samples, make_part, token_scores
@@ -50,6 +50,8 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
             weights[part.place.cpu().numpy()] = _weigh(model, objective, supply, part, number).float().cpu().numpy()
             progress.advance(len(part.place))
     _write(weights, corpus, output)
+    mean = weights.mean(dtype=float)
+    say(f"Weighed {len(weights):,} target tokens of {len(corpus):,} pairs; mean weight {mean:.3f}")
     return len(weights)
 
 

@@ -47,9 +47,9 @@ def _line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
     """The weights of one pair's `tokens` target tokens, the end of sentence included or not."""
     try:
         values = np.array([float(word) for word in text.split()])
-        values = np.where(values > np.finfo(np.float32).max, np.inf, values)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}.") from None
+    except ValueError:
+        raise UserError(f"{where} has something that is no number: it is no line of weights.") from None
+    values = np.where(values > np.finfo(np.float32).max, np.inf, values)
     if not np.isfinite(values).all() or (values < 0).any():
         raise UserError(f"{where}: a weight is a finite number, 0 or above, in single precision.")
     if per == "pair":

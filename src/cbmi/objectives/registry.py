@@ -76,6 +76,8 @@ def _problem(objective: Objective) -> str | None:
                 return f"needs '{need}' but has no setting '{setting}'"
     if "distribution" in objective.needs and kind.term is Objective.term:
         return "needs 'distribution' but has no method 'term'"
+    if "distribution" not in objective.needs and kind.term is not Objective.term:
+        return "has a method 'term' but does not need 'distribution'"
     if isinstance(objective, Weighting) and kind.token_weights is Weighting.token_weights:
         return "has no method 'token_weights'"
     return None

@@ -14,6 +14,7 @@ from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, write_atomically
+from cbmi.objectives import build
 from cbmi.yaml_text import dump_yaml, parse_yaml
 
 # What may change when a run goes on: it does not touch what was computed.
@@ -71,8 +72,9 @@ class Run:
 
     def adopt(self, config: RunConfig) -> None:
         """Make this the run of `config`, or refuse if it is that of another that has got anywhere."""
+        config = _resolved(config)
         if self.config_file.exists():
-            changes = _changes_that_matter(self._known_config(), config)
+            changes = _changes_that_matter(_resolved(self._known_config()), config)
             if not self.begun:  # nothing but data has been made so far
                 changes = [change for change in changes if change.startswith(("data.", "initialize:"))]
             if changes and not self.prepared:
@@ -110,6 +112,16 @@ class Run:
         if os.listdir(self.path) == [".lock"]:
             (self.path / ".lock").unlink()
             self.path.rmdir()
+
+
+def _resolved(config: RunConfig) -> RunConfig:
+    """The same with every setting of its objectives, also those that were left to defaults and presets."""
+    stages = []
+    for stage in config.stages:
+        objective = build(stage.objective, f"stages.{stage.name}.objective")
+        settings = {"name": stage.objective["name"], **objective.model_dump(mode="json")}
+        stages.append(stage.model_copy(update={"objective": settings}))
+    return config.model_copy(update={"stages": tuple(stages)})
 
 
 def _lock(descriptor: int, path: Path) -> None:

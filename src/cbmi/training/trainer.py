@@ -166,7 +166,8 @@ class Trainer:
         if not math.isfinite(loss):
             raise UserError(
                 f"{self.live.run.path}: the loss is not a number at step {self.state.step}; begin anew with "
-                "a lower optimizer.peak_lr, a longer warmup, or precision=fp32."
+                "a lower optimizer.peak_lr, a longer warmup, or precision=fp32 (with an objective of your own, "
+                "see first whether its weights are numbers)."
             )
 
     def _validate(self, log: Log | None) -> None:
