@@ -66,8 +66,12 @@ def every_objective(folder: Path, steps: int) -> list[dict[str, Any]]:
     for name in [name for name in TABLE if name != "ce"]:
         objective = {"name": name, **special.get(name, {})}
         stages.append({"name": name, "objective": objective, "language_model": "frozen", "steps": steps})
-    shuffled = {"name": "cbmi", "shuffled": True}
-    return [*stages, {"name": "shuffled", "objective": shuffled, "language_model": "joint", "steps": steps}]
+    for name, objective in {
+        "shuffled": {"name": "cbmi", "shuffled": True},
+        "joint": {"name": "prior-selection"},
+    }.items():
+        stages.append({"name": name, "objective": objective, "language_model": "joint", "steps": steps})
+    return stages
 
 
 def write_run(folder: Path, name: str = "run.yaml", **changes: Any) -> Path:

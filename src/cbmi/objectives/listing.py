@@ -26,7 +26,8 @@ def listing() -> str:
 
 
 def paragraph(name: str, kind: type[Objective]) -> str:
-    lines = [f"{name}: {(kind.__doc__ or '').strip().splitlines()[0] if kind.__doc__ else ''}".rstrip(": ")]
+    summary = (kind.__doc__ or "").strip().partition("\n")[0]
+    lines = [f"{name}: {summary}" if summary else name]
     facts = {
         "equation": kind.equation,
         "settings": ", ".join(settings(kind)),

@@ -68,7 +68,9 @@ class Trained:
             raise UserError(f"{self.run.path} has no language model: train one with language_model: train.")
         return self._loaded(new_language_model(self.config.model, len(self.target)), tensors)
 
-    def gold_scores(self, language_model: LanguageModel | None, source: Packed, inputs: Packed, gold: Tensor):
+    def gold_scores(
+        self, language_model: LanguageModel | None, source: Packed, inputs: Packed, gold: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(log p of the gold tokens, its mean over the vocabulary, log p_lm or None); fused where the run is."""
         kind = self.fusion.kind if self.fusion else None
         language_model = language_model or (self.fusion.language_model if self.fusion else None)
