@@ -89,7 +89,8 @@ def test_bmi_is_kept_in_half_precision(tmp_path):
     assert (tmp_path / "train" / "statistics" / "bmi").stat().st_mtime_ns == before
 
 
-def test_frequencies_are_relative_to_the_median_piece(tmp_path):
+def test_frequencies_are_relative_to_the_median_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("cbmi.data.statistics.BLOCK", 4)
     pairs = [([4], [4, 4, 4, 4, 4]), ([5], [5, 5, 5]), ([6], [6, 6]), ([7], [7])]
     counts = Statistics(write(tmp_path / "train", pairs), SIZES).counts()
     assert counts.tolist() == [0, 0, 4, 0, 5, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0]

@@ -15,6 +15,7 @@ from cbmi.data.weights import read_weights
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, disk_errors, sha256
 
+BLOCK = 1 << 22  # tokens counted at a time
 Filled = Iterator[tuple[np.ndarray, np.ndarray]]  # (places of target tokens, their numbers), block by block
 
 
@@ -30,7 +31,9 @@ class Statistics:
         """(target vocabulary,): how often each piece occurs."""
         path = self.folder / "counts"
         if not path.exists():
-            counts = np.bincount(self.corpus.target.ids, minlength=self.sizes[1]).astype(np.int64)
+            ids, counts = self.corpus.target.ids, np.zeros(self.sizes[1], np.int64)
+            for start in range(0, len(ids), BLOCK):
+                counts += np.bincount(ids[start : start + BLOCK], minlength=len(counts))
             with self._new(path) as temporary:
                 counts.tofile(temporary)
         return map_array(path, np.dtype(np.int64), self.sizes[1])
