@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -104,3 +105,7 @@ def refused(*arguments: str | Path, **settings: Any) -> str:
     assert message.startswith("cbmi: ")
     assert message.endswith(".")
     return message
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

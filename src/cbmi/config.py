@@ -150,7 +150,8 @@ class Optimizer(Settings):
 class Stage(Settings):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
     objective: dict[str, Any] = {"name": "ce"}
-    language_model: Literal["train", "frozen", "joint", "off"] = "off"
+    language_model: Literal["train", "joint", "frozen", "cached", "off"] = "off"
+    cache_precision: Literal["float32", "float16"] = "float32"  # of the numbers of language_model: cached
     steps: Positive
     restart_optimizer: Flag = True  # Adam's state and the schedule begin anew; no matter in the first stage
 
@@ -181,6 +182,13 @@ class Checkpoints(Settings):
     keep_best: Positive = 1
 
 
+class Memory(Settings):
+    """What may be traded for time where a GPU is too small."""
+
+    recompute_layers: Flag = False  # keep only the layers' inputs; the backward pass computes the rest anew
+    head_tokens: Count = 0  # tokens whose logits are made at a time, and made anew in the backward pass; 0: all kept
+
+
 class Log(Settings):
     every: Positive = 100
     tensorboard: Flag = False
@@ -199,7 +207,9 @@ class RunConfig(Settings):
     optimizer: Optimizer = Optimizer()
     label_smoothing: Share = 0.1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: Literal["auto", "off"] = "auto"  # off: every step computed as it comes, by PyTorch's own operations
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    memory: Memory = Memory()
     validate_: Annotated[Validate, Field(alias="validate")] = Validate()
     checkpoints: Checkpoints = Checkpoints()
     log: Log = Log()
@@ -221,12 +231,13 @@ class RunConfig(Settings):
                 raise ValueError(f"stages: two stages are named '{name}'")
         known = self.initialize is not None  # whether that run has a language model is seen when it is read
         for stage in self.stages:
-            if stage.language_model == "frozen" and not known:
+            part = stage.language_model
+            if part in ("frozen", "cached") and not known:
                 raise ValueError(
-                    f"stages.{stage.name}.language_model: 'frozen' needs a language model that an earlier "
+                    f"stages.{stage.name}.language_model: '{part}' needs a language model that an earlier "
                     "stage trained; give an earlier stage language_model: train"
                 )
-            known = known or stage.language_model in ("train", "joint")
+            known = known or part in ("train", "joint")
         return self
 
     def objective(self, name: str) -> dict[str, Any]:

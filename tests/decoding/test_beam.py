@@ -7,29 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from searches import SPECIAL, language_model, model, packed, sources
 
-from cbmi.decoding import Fusion, Special, beam_search, translate_ids
-from cbmi.model import LanguageModel, Translator, pack, shift_right
+from cbmi.decoding import Fusion, beam_search, translate_ids
+from cbmi.model import shift_right
 from cbmi.model.distribution import keep_states
-from cbmi.model.layers import Shape
-
-SPECIAL = Special(pad=0, begin=1, end=2)
-
-
-def model(vocabulary, seed=0, sharpness=3.0):
-    torch.manual_seed(seed)
-    network = Translator(Shape(16, 32, 2, 1, 2), vocabulary, vocabulary, shared=True).eval()
-    network.target_embedding.weight.data *= sharpness
-    return network.requires_grad_(False)
-
-
-def sources(lengths, vocabulary, seed=0):
-    random = np.random.default_rng(seed)
-    return [[*random.integers(3, vocabulary, n - 1).tolist(), SPECIAL.end] for n in lengths]
-
-
-def packed(sentences):
-    return pack(np.concatenate([np.array(s) for s in sentences]), np.array([len(s) for s in sentences]))
 
 
 def log_probability(network, source, target):
@@ -52,13 +34,6 @@ def test_cached_steps_give_the_scores_of_the_full_forward_pass(beam):
             exact = log_probability(network, source, target)
             assert hypothesis.log_probability == pytest.approx(exact, abs=1e-4)
             assert hypothesis.score == pytest.approx(exact / len(target) ** 0.6, abs=1e-4)
-
-
-def language_model(vocabulary, seed=9):
-    torch.manual_seed(seed)
-    network = LanguageModel(Shape(16, 32, 2, 1, 2), vocabulary).eval()
-    network.embedding.weight.data *= 3.0
-    return network.requires_grad_(False)
 
 
 def fused_probability(network, other, kind, source, target):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
-from tasks import ROOT, cbmi, refused, run_values, without_dropout, write_run, write_task
+from tasks import ROOT, cbmi, read_log, refused, run_values, without_dropout, write_run, write_task
 
 from cbmi.analysis.weights import mini_batches
 from cbmi.config import read_run_file
@@ -39,7 +38,7 @@ def started(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("copy")
     write_task(folder, train=3000, valid=60)
-    stage = {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 150}
+    stage = {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 120}
     path = write_run(folder, "start.yaml", **COPY, output=str(folder / "start"), stages=[stage])
     train(read_run_file(path))
     assert bleu(folder / "start", folder) < 90
@@ -61,10 +60,6 @@ def adapt(folder: Path, name: str, objective: dict, steps: int, **changes) -> Pa
     )
 
 
-def records(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize(("key", "settings"), [*((key, SETTINGS.get(key, {})) for key in TABLE), CONTROL])
 def test_every_objective_learns_to_copy(started, key, settings):
     torch.set_num_threads(1)
@@ -74,10 +69,10 @@ def test_every_objective_learns_to_copy(started, key, settings):
     name = "-".join([key, *settings])
     train(read_run_file(adapt(started, name, objective, 220)))
     assert bleu(started / name, started) > 95
-    assert records(started / name)[-1]["valid_bleu"] > 95
+    assert read_log(started / name)[-1]["valid_bleu"] > 95
     assert (Trained(started / name).fusion is not None) == key.startswith("fusion")
     if "shuffled" in TABLE[key].model_fields:
-        last = [record for record in records(started / name) if "loss" in record][-1]
+        last = [record for record in read_log(started / name) if "loss" in record][-1]
         quantiles = [last[f"weight_q{q:02}"] for q in (5, 25, 50, 75, 95)]
         assert quantiles == sorted(quantiles)
         assert {"weight_mean", "weight_std", "zero_weights"} <= last.keys()
@@ -103,7 +98,7 @@ def test_weights_come_back_through_a_file(started):
     assert all(line.endswith(" 1") for line in lines)  # the end of sentence
     train(read_run_file(adapt(started, "written", {"name": "weights-file", "file": str(started / "freq.txt")}, 4)))
     train(read_run_file(adapt(started, "direct", {"name": "freq-exp", "decay": 0.5}, 4)))
-    first, second = (records(started / name)[0] for name in ("written", "direct"))
+    first, second = (read_log(started / name)[0] for name in ("written", "direct"))
     for figure in ("loss", "weight_mean", "weight_std", "weight_q95"):
         assert first[figure] == pytest.approx(second[figure], rel=1e-5)
 
@@ -190,7 +185,7 @@ REFUSED = [
     (
         {"name": "cbmi"},
         "off",
-        "objective 'cbmi' needs a language model: give this stage language_model: frozen or joint",
+        "objective 'cbmi' needs a language model: give this stage language_model: frozen, cached or joint",
     ),
     ({"name": "prior-lm"}, "off", "objective 'prior-lm' needs a language model"),
     ({"name": "fusion-prenorm"}, "off", "needs a language model: give this stage language_model: frozen"),
@@ -262,7 +257,7 @@ def test_a_stage_that_cannot_be_added_leaves_the_run_as_it_was(tmp_path):
     assert (tmp_path / "run" / "config.yaml").read_text() == before
     (tmp_path / "weights.txt").write_text("0.5\n" * 20)
     assert cbmi("train", path).returncode == 0
-    assert [record["weight_mean"] for record in records(tmp_path / "run") if "weight_mean" in record] == [0.5, 0.5]
+    assert [record["weight_mean"] for record in read_log(tmp_path / "run") if "weight_mean" in record] == [0.5, 0.5]
 
 
 OWN = '''
@@ -299,7 +294,7 @@ def test_objectives_of_ones_own(own, name):
     stage = {"name": "half", "objective": {"name": name, "clip": [0.0, 0.25]}, "steps": 2}
     path = write_run(own, stages=[stage])
     assert cbmi("train", path).returncode == 0
-    assert records(own / "run")[0]["weight_mean"] == 0.25
+    assert read_log(own / "run")[0]["weight_mean"] == 0.25
     assert cbmi("translate", own / "run", input=b"ba da\n").returncode == 0
     assert "unknown key 'bye' (did you mean 'by'?)" in refused("train", path, "stages.half.objective.bye=1")
 

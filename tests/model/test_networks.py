@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from cbmi.model import LanguageModel, Translator, pack, shift_right
 from cbmi.model.attention import attend_padded
-from cbmi.model.layers import Shape, sinusoids
+from cbmi.model.dropout import Draws, Dropout
+from cbmi.model.layers import POSITIONS, Shape, sinusoids
 
 SHAPE = Shape(width=16, feed_forward=32, heads=2, encoder_layers=2, decoder_layers=2)
 
@@ -41,7 +42,7 @@ def test_attention_equals_softmax_written_out(causal):
         allowed &= queries.position[:, None] >= keys.position[None]
     scores = torch.einsum("qhd,khd->hqk", q, k) / 8**0.5
     expected = torch.einsum("hqk,khd->qhd", scores.masked_fill(~allowed, -torch.inf).softmax(-1), v)
-    found = attend_padded(q, k, v, queries, keys, causal, 0.0)
+    found = attend_padded(q, k, v, queries, keys, causal, Dropout(0.0, Draws()))
     assert torch.allclose(found, expected)
     slope = torch.randn_like(expected)
     ours = torch.autograd.grad((found * slope).sum(), (q, k, v))
@@ -129,9 +130,10 @@ def test_the_language_model_shares_nothing_and_embeddings_are_tied():
 
 def test_positions_beyond_the_table_are_made():
     model = LanguageModel(SHAPE, 50).eval()
+    target = sentences((POSITIONS + 50,))
+    x = model.embedding(target.ids, target.layout.position, target.layout.longest)
+    waves = sinusoids(POSITIONS + 50, 16)
+    assert torch.allclose(x, model.embedding.weight[target.ids] * 4 + waves, atol=1e-5)
     target = sentences((700,))
-    scores, _ = model(shift_right(target, 1), target.ids)
-    assert torch.isfinite(scores).all()
-    assert len(model.embedding.waves) >= 700
     half = LanguageModel(SHAPE, 50).to(torch.bfloat16).eval()
     assert torch.isfinite(half(shift_right(target, 1), target.ids)[0]).all()

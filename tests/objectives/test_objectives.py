@@ -236,7 +236,8 @@ def test_bounds_of_intervals_and_thresholds_belong_to_the_lower_side():
     """c, or BMI, exactly at a bound."""
     case = batch()
     log_lm, log_tm = (torch.log_softmax(hidden @ weight.T, dim=1) for hidden, weight in (case.lm, case.teacher))
-    chunk = Distributions(case.hidden @ case.weight.T, case.gold, SMOOTHING, log_lm, log_tm)
+    logits = case.hidden @ case.weight.T
+    chunk = Distributions(logits, logits.log_softmax(1), case.gold, SMOOTHING, log_lm, log_tm)
     c = chunk.cbmi()
     low, high = (float(value) for value in c.sort().values[[5, 20]])
     assert torch.equal(objective("prior-lm", interval=[low, high]).term(chunk) != 0, (c > low) & (c <= high))

@@ -46,8 +46,8 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
     weights = np.memmap(spool, dtype=np.float32, mode="w+", shape=(len(corpus.target.ids),))
     with bar("Weighing", len(weights), "tokens") as progress:
         for number, pairs in enumerate(mini_batches(model, corpus)):
-            part = make_part(corpus, pairs, model.device, numbers)
-            weights[part.place.cpu().numpy()] = _weigh(model, objective, supply, part, number).float().cpu().numpy()
+            part = make_part(corpus, pairs, model.device, numbers, seed_for(model.config.seed, "weights", number))
+            weights[part.place.cpu().numpy()] = _weigh(model, objective, supply, part).float().cpu().numpy()
             progress.advance(len(part.place))
     _write(weights, corpus, output)
     mean = weights.mean(dtype=float)
@@ -69,16 +69,14 @@ def mini_batches(model: Trained, corpus: Corpus) -> Iterator[np.ndarray]:
 
 
 @torch.inference_mode()
-def _weigh(model: Trained, objective: Objective, supply: Supply, part: Part, number: int) -> Tensor:
+def _weigh(model: Trained, objective: Objective, supply: Supply, part: Part) -> Tensor:
     """Score a mini-batch as training does, but for dropout, and let the objective weigh its tokens."""
-    gold, seed, samples = part.target.ids, model.config.seed, None
-    nmt, mean, lm = model.gold_scores(supply.frozen, part.source, part.inputs, gold)
+    nmt, mean, lm = model.gold_scores(supply.frozen, part.source, part.inputs, part.target.ids)
+    samples = None
     if "samples" in objective.needs:
-        seeds = (seed_for(seed, f"sample {draw}", number) for draw in range(objective.samples))
-        samples = dropout_samples(model.translator.train(), part, seeds)
+        samples = dropout_samples(model.translator.train(), part, objective.samples)
         model.translator.eval()
-    seed = seed_for(seed, "objective", number)
-    return objective.weights(token_scores(part, supply, nmt, mean, lm, seed=seed, samples=samples))
+    return objective.weights(token_scores(part, supply, nmt, mean, lm, samples=samples))
 
 
 def _write(weights: np.ndarray, corpus: Corpus, output: TextIO) -> None:

@@ -1,14 +1,13 @@
 """Which pairs a step trains on: a pure function of (seed, epoch, step).
 
-An epoch's pairs are shuffled, brought together in buckets of like length, and cut into batches; the batches are
-shuffled. Every pair is used once. A step's batch is the same however many devices share it; `share` deals it out.
+An epoch's pairs are shuffled and cut into batches. Every pair is used once. Batches are laid end to end without
+padding, so sentences of all lengths stand together in them, as chance has it. A step's batch is the same however
+many devices share it; `share` deals it out.
 """
 
 from __future__ import annotations
 
 import numpy as np
-
-BUCKET_GROWTH = 1.1  # sentences of one bucket differ in length by at most this factor
 
 
 class EpochPlan:
@@ -17,26 +16,29 @@ class EpochPlan:
     def __init__(self, lengths: np.ndarray, tokens: int, seed: int, epoch: int) -> None:
         """`lengths` (2, pairs): pieces of source and target. A batch has at most `tokens` on either side."""
         random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-        shuffled = random.permutation(lengths.shape[1])
-        buckets = np.floor(np.log(lengths) / np.log(BUCKET_GROWTH)).astype(np.int64)
-        by_length = buckets[1] * (buckets[0].max() + 1) + buckets[0]
-        self.order = shuffled[np.argsort(by_length[shuffled], kind="stable")]
-        self.bounds = _cut(lengths[:, self.order], tokens)
-        self.batches = random.permutation(len(self.bounds) - 1)
+        self.order = random.permutation(lengths.shape[1])
+        self.sums = _running_sums(lengths[:, self.order])
+        self.bounds = _cut(self.sums, tokens)
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.bounds) - 1
 
     def __getitem__(self, step: int) -> np.ndarray:
         """Indices of the pairs of a batch."""
-        batch = self.batches[step]
-        return self.order[self.bounds[batch] : self.bounds[batch + 1]]
+        return self.order[self.bounds[step] : self.bounds[step + 1]]
+
+    def sizes(self) -> np.ndarray:
+        """(3, batches): pieces of source and target, and pairs of each batch."""
+        return np.stack([*np.diff(self.sums[:, self.bounds]), np.diff(self.bounds)])
 
 
-def _cut(lengths: np.ndarray, tokens: int) -> np.ndarray:
+def _running_sums(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros((2, 1), np.int64), np.cumsum(lengths, axis=1)], axis=1)
+
+
+def _cut(sums: np.ndarray, tokens: int) -> np.ndarray:
     """Bounds of the longest runs that hold at most `tokens` pieces a side (a longer pair stands alone)."""
-    sums = np.concatenate([np.zeros((2, 1), np.int64), np.cumsum(lengths, axis=1)], axis=1)
-    pairs = lengths.shape[1]
+    pairs = sums.shape[1] - 1
     bounds = [0]
     while bounds[-1] < pairs:
         start = bounds[-1]
@@ -46,6 +48,9 @@ def _cut(lengths: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def share(pairs: np.ndarray, target_lengths: np.ndarray, parts: int) -> list[np.ndarray]:
-    """Deal a batch into `parts` of nearly equal size: their token counts differ by one sentence at most."""
+    """Deal a batch into `parts` of nearly equal size, each with its longest sentences first: to the first part, the
+    second … the last, the last … the first, and so on. Their token counts differ by one sentence at most."""
     longest_first = pairs[np.argsort(-target_lengths[pairs], kind="stable")]
-    return [longest_first[part::parts] for part in range(parts)]
+    turn = np.arange(len(pairs)) % (2 * parts)
+    owner = np.minimum(turn, 2 * parts - 1 - turn)
+    return [longest_first[owner == part] for part in range(parts)]

@@ -61,11 +61,16 @@ def beam_search(
     source's length plus ten. With `fusion`, the fused scores take the place of the translator's log-probabilities.
     """
     if limits is None:
-        limits = 2 * source.layout.lengths + 10
+        limits = default_limits(source.layout.lengths)
     search = _Search(_Cache(model, source, beam, fusion), source, special, beam, length_penalty, nbest, limits)
     while not search.finished():
         search.step()
     return search.results()
+
+
+def default_limits(lengths: Tensor) -> Tensor:
+    """The most tokens that the translations of sentences of these lengths may have, end of sentence included."""
+    return 2 * lengths + 10
 
 
 class _Search:
@@ -156,15 +161,20 @@ class _Search:
         self.cache.keep(stay)
 
     def results(self) -> list[list[Hypothesis]]:
-        scores, tokens = self.best_scores.tolist(), self.best_tokens.tolist()
-        return [
-            [self._hypothesis(*pair) for pair in zip(*sentence, strict=True) if pair[0] > -torch.inf][: self.nbest]
-            for sentence in zip(scores, tokens, strict=True)
-        ]
+        return hypotheses(self.best_scores, self.best_tokens, self.special.end, self.penalty, self.nbest)
 
-    def _hypothesis(self, score: float, tokens: list[int]) -> Hypothesis:
-        length = tokens.index(self.special.end) + 1
-        return Hypothesis(tokens[: length - 1], score, score * length**self.penalty)
+
+def hypotheses(scores: Tensor, tokens: Tensor, end: int, penalty: float, nbest: int) -> list[list[Hypothesis]]:
+    """What was found: scores (sentences, beam), -inf where there is nothing; tokens (sentences, beam, length)."""
+
+    def one(score: float, ids: list[int]) -> Hypothesis:
+        length = ids.index(end) + 1
+        return Hypothesis(ids[: length - 1], score, score * length**penalty)
+
+    return [
+        [one(*pair) for pair in zip(*sentence, strict=True) if pair[0] > -torch.inf][:nbest]
+        for sentence in zip(scores.tolist(), tokens.tolist(), strict=True)
+    ]
 
 
 class _Cache:
@@ -176,7 +186,9 @@ class _Cache:
         self.filled = layout.filled[:, None, None, :]  # (sentences, 1, 1, source length)
         states = model.encode(source)
         memories = model.memories(states)
-        self.source = [tuple(to_rows(part, layout).contiguous() for part in memory) for memory in memories]
+        self.source = [
+            torch.stack([to_rows(part, layout) for part in memory.unbind(1)], 1) for memory in memories
+        ]  # (sentences, 2, heads, source length, size)
         self.past, self.language_model_past = _Past(), _Past()
 
     def advance(self, ids: Tensor, position: int) -> Tensor:
@@ -190,10 +202,10 @@ class _Cache:
         hidden = other.decode(ids, positions, position + 1, self.language_model_past.attend)
         return fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)
 
-    def _attend_source(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
+    def _attend_source(self, query: Tensor, memory: Tensor, layer: int) -> Tensor:
         """The hypotheses of a sentence share its source: they are the queries of one attention."""
         grouped = query.unflatten(0, (-1, self.beam)).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=self.filled)
+        mixed = F.scaled_dot_product_attention(grouped, *memory.unbind(1), attn_mask=self.filled)
         return mixed.transpose(1, 2).flatten(0, 1)
 
     def reorder(self, rows: Tensor) -> None:
@@ -202,7 +214,7 @@ class _Cache:
 
     def keep(self, sentences: Tensor) -> None:
         self.filled = self.filled[sentences]
-        self.source = [(key[sentences], value[sentences]) for key, value in self.source]
+        self.source = [memory[sentences] for memory in self.source]
         rows = (sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)).view(-1)
         self.reorder(rows)
 
@@ -213,14 +225,14 @@ class _Past:
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
-        """Attention of one new token a row to all so far; query, key, value (rows, heads, size)."""
-        key, value = key[:, :, None], value[:, :, None]
+    def attend(self, qkv: Tensor, layer: int) -> Tensor:
+        """Attention of one new token a row to all so far; qkv (rows, 3, heads, size)."""
+        query, key, value = (part[:, :, None] for part in qkv.unbind(1))
         if layer in self.layers:
             key = torch.cat([self.layers[layer][0], key], dim=2)
             value = torch.cat([self.layers[layer][1], value], dim=2)
         self.layers[layer] = (key, value)
-        return F.scaled_dot_product_attention(query[:, :, None], key, value)[:, :, 0]
+        return F.scaled_dot_product_attention(query, key, value)[:, :, 0]
 
     def reorder(self, rows: Tensor) -> None:
         self.layers = {layer: (key[rows], value[rows]) for layer, (key, value) in self.layers.items()}

@@ -1,15 +1,18 @@
-"""Many sentences through the beam search: sorted by length, cut into batches, put back in order."""
+"""Many sentences through the beam search, put back in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 
-from cbmi.decoding.beam import Fusion, Hypothesis, Special, beam_search
-from cbmi.model import Translator, pack
+from cbmi.decoding.beam import Fusion, Hypothesis, Special, beam_search, default_limits
+from cbmi.decoding.queue import Queue
+from cbmi.model import Translator, kernels, pack
 
 TOKENS_AT_A_TIME = {"cpu": 1000, "cuda": 16000}  # source pieces in a batch
+Advance = Callable[[int], None]
 
 
 def translate_ids(
@@ -21,30 +24,58 @@ def translate_ids(
     length_penalty: float,
     nbest: int = 1,
     fusion: Fusion | None = None,
-    advance: Callable[[int], None] = lambda sentences: None,
+    limit: int | None = None,
+    advance: Advance = lambda sentences: None,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best translations of each sentence (ids with their end of sentence), in the given order."""
-    device = next(model.parameters()).device
+    """The `nbest` best translations of each sentence (ids with their end of sentence), in the given order.
+
+    `limit`: the most tokens of a translation; by default it depends on the sentence's length.
+    """
+    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+    lengths = torch.tensor([len(sentences[i]) for i in order], dtype=torch.long)
+    limits = default_limits(lengths) if limit is None else torch.full_like(lengths, limit)
+    settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "fusion": fusion}
+    sorted_sentences = [sentences[i] for i in order]
+    if in_slots(model, beam):
+        found = Queue(model, special, **settings).translate(sorted_sentences, limits, advance)
+    else:
+        found = _in_batches(model, sorted_sentences, special, limits, settings, advance)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
+    for i, hypotheses in zip(order, found, strict=True):
+        results[i] = hypotheses
+    return results
+
+
+def in_slots(model: Translator, beam: int) -> bool:
+    """Whether the search goes through slots: where it can be recorded as a CUDA graph of fused kernels."""
+    weight = model.output_weight
+    return kernels.fused(weight) and 2 * beam <= len(weight)
+
+
+def _in_batches(
+    model: Translator,
+    sentences: list[Sequence[int]],
+    special: Special,
+    limits: torch.Tensor,
+    settings: dict,
+    advance: Advance,
+) -> list[list[Hypothesis]]:
+    device = model.output_weight.device
+    results = []
     for batch in _batches(sentences, TOKENS_AT_A_TIME.get(device.type, 1000)):
         ids = np.concatenate([np.asarray(sentences[i], dtype=np.int64) for i in batch])
         source = pack(ids, np.array([len(sentences[i]) for i in batch]), device)
-        settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "fusion": fusion}
-        found = beam_search(model, source, special, **settings)
-        for i, hypotheses in zip(batch, found, strict=True):
-            results[i] = hypotheses
+        results += beam_search(model, source, special, limits=limits[batch.start : batch.stop], **settings)
         advance(len(batch))
     return results
 
 
-def _batches(sentences: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
-    """Indices of sentences of like length, at most `tokens` pieces together, longest first."""
-    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-    batch: list[int] = []
-    for i in order:
-        if batch and (len(batch) + 1) * len(sentences[batch[0]]) > tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+def _batches(sentences: Sequence[Sequence[int]], tokens: int) -> Iterator[range]:
+    """Runs of sentences, longest first, at most `tokens` pieces together with their padding."""
+    start = 0
+    for i in range(len(sentences)):
+        if i > start and (i + 1 - start) * len(sentences[start]) > tokens:
+            yield range(start, i)
+            start = i
+    if start < len(sentences):
+        yield range(start, len(sentences))

@@ -2,22 +2,27 @@
 
 Some losses need more of p(· | y_<j, x) than the gold token's share. `distribution_terms` makes the logits of a chunk
 of tokens, hands them to a function, and lets them go; the backward pass makes them anew. So tokens × vocabulary in
-float32 exist for a chunk only, whatever the vocabulary.
+float32 exist for a chunk only, whatever the vocabulary. On a GPU in half precision the function is compiled: it and
+its gradient take a few passes over the logits. All chunks have one shape then, so that this happens once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from cbmi.model import kernels
 from cbmi.model.head import exact, fitting_chunk, to_autocast
 
 MATRICES = 12  # (tokens, vocabulary) that a term and its gradient hold at a time, about
+COMPILED_ELEMENTS = 1 << 26  # logits at a time where the term is compiled
+Term = Callable[["Distributions"], Tensor]
 
 
 class States(NamedTuple):
@@ -27,7 +32,7 @@ class States(NamedTuple):
     weight: Tensor  # (vocabulary, width)
 
     def logits(self, rows: slice) -> Tensor:
-        return exact(self.hidden[rows] @ self.weight.T)
+        return self.hidden[rows] @ self.weight.T
 
 
 def keep_states(hidden: Tensor, weight: Tensor, gold: Tensor) -> States:
@@ -40,15 +45,11 @@ class Distributions:
     """The distributions of a chunk of target tokens. What was not given is None."""
 
     logits: Tensor  # (tokens, vocabulary) of the translator
+    log_p: Tensor  # (tokens, vocabulary) log p of the translator
     gold: Tensor  # (tokens,)
     smoothing: float
     lm: Tensor | None  # (tokens, vocabulary) log p of the language model, a constant
     teacher: Tensor | None  # (tokens, vocabulary) log p of the teacher, a constant
-
-    @cached_property
-    def log_p(self) -> Tensor:
-        """(tokens, vocabulary) log p of the translator."""
-        return torch.log_softmax(self.logits, dim=1)
 
     def of_gold(self, values: Tensor) -> Tensor:
         """(tokens, vocabulary) → (tokens,): the gold tokens' entries."""
@@ -68,7 +69,7 @@ def distribution_terms(
     weight: Tensor,
     gold: Tensor,
     *,
-    term: Callable[[Distributions], Tensor],
+    term: Term,
     smoothing: float,
     lm: States | None = None,
     teacher: States | None = None,
@@ -80,15 +81,39 @@ def distribution_terms(
     """
     hidden, weight = to_autocast(hidden, weight)
     others = [None if other is None else States(*to_autocast(*other)) for other in (lm, teacher)]
-    if chunk is None:
-        chunk = fitting_chunk(hidden, weight, matrices=MATRICES)
+    compiled, tokens = kernels.fused(hidden), len(hidden)
+    if compiled:
+        chunk = chunk or max(64, COMPILED_ELEMENTS // len(weight))
+        hidden, gold = _filled(hidden, chunk), _filled(gold, chunk)
+        others = [other and States(_filled(other.hidden, chunk), other.weight) for other in others]
+    chunk = chunk or fitting_chunk(hidden, weight, matrices=MATRICES)
+    function = _compiled_values() if compiled else chunk_values
 
     def outputs(logits: Tensor, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        log_others = [None if other is None else torch.log_softmax(other.logits(rows), dim=1) for other in others]
-        part = Distributions(logits, gold[rows], smoothing, *log_others)
-        return part.of_gold(part.log_p), part.log_p.mean(1), term(part)
+        return function(logits, gold[rows], *(other and other.logits(rows) for other in others), smoothing, term)
 
-    return _Chunked.apply(hidden, weight, chunk, outputs)
+    return tuple(values[:tokens] for values in _Chunked.apply(hidden, weight, chunk, outputs))
+
+
+def chunk_values(
+    logits: Tensor, gold: Tensor, lm: Tensor | None, teacher: Tensor | None, smoothing: float, term: Term
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `distribution_terms` gives, of a chunk; logits (tokens, vocabulary) of the three networks."""
+    logits = exact(logits)
+    log_others = [None if other is None else torch.log_softmax(exact(other), dim=1) for other in (lm, teacher)]
+    part = Distributions(logits, torch.log_softmax(logits, dim=1), gold, smoothing, *log_others)
+    return part.of_gold(part.log_p), part.log_p.mean(1), term(part)
+
+
+@cache
+def _compiled_values() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    return torch.compile(chunk_values, dynamic=False)
+
+
+def _filled(rows: Tensor, chunk: int) -> Tensor:
+    """With zero rows up to a whole number of chunks."""
+    missing = -len(rows) % chunk
+    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
 class _Chunked(torch.autograd.Function):
@@ -116,7 +141,6 @@ class _Chunked(torch.autograd.Function):
                 values = ctx.outputs(logits, rows)
             wanted = [(v, g[rows]) for v, g in zip(values, gradients, strict=True) if v.requires_grad]
             (slope,) = torch.autograd.grad([v for v, _ in wanted], logits, [g for _, g in wanted])
-            slope = slope.to(hidden.dtype)
             torch.mm(slope, weight, out=of_hidden[rows])
             of_weight += slope.T @ hidden[rows]
         return of_hidden, of_weight.to(weight.dtype), None, None

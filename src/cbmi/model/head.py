@@ -1,8 +1,9 @@
 """The output head: log-probabilities of the gold tokens without ever holding all the logits in float32.
 
 Training needs two numbers a token: the gold token's log-probability and, for label smoothing, the mean
-log-probability of the vocabulary. Both passes go through the tokens in chunks; the logits are made anew in the
-backward pass, or kept in half precision where the network runs in it.
+log-probability of the vocabulary. Where the network runs in half precision, the logits are kept in it, and their
+gradient takes their memory; elsewhere both passes go through the tokens in chunks, and the backward pass makes the
+logits anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from cbmi.model import kernels
 
 # (hidden (tokens, width), output matrix (vocabulary, width), gold (tokens,)) → tensors of (tokens,)
 Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
@@ -23,11 +26,16 @@ def token_log_probabilities(
 ) -> tuple[Tensor, Tensor]:
     """log p(gold) and mean over v of log p(v), both (tokens,) in float32 and differentiable.
 
-    hidden (tokens, width); weight (vocabulary, width); gold (tokens,). `chunk`: tokens at a time, by default
-    what fits in `CHUNK_ELEMENTS` and at most a quarter of the tokens.
+    hidden (tokens, width); weight (vocabulary, width); gold (tokens,). `chunk`: tokens whose logits are made at a
+    time, and made anew in the backward pass. By default they are all kept where that is in half precision; elsewhere
+    so many are made as fit in `CHUNK_ELEMENTS`, at most a quarter of the tokens.
     """
     hidden, weight = to_autocast(hidden, weight)
-    return _GoldAndMean.apply(hidden, weight, gold, chunk or fitting_chunk(hidden, weight))
+    keep = chunk is None and hidden.dtype in (torch.float16, torch.bfloat16)
+    if chunk is None:
+        whole = keep and kernels.fused(hidden)
+        chunk = max(1, len(hidden)) if whole else fitting_chunk(hidden, weight)
+    return _GoldAndMean.apply(hidden, weight, gold, chunk, keep)
 
 
 def to_autocast(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,34 +65,59 @@ def output_logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
 class _GoldAndMean(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, gold: Tensor, chunk: int):
-        keep = hidden.dtype in (torch.float16, torch.bfloat16) and any(ctx.needs_input_grad)
+    def forward(ctx, hidden: Tensor, weight: Tensor, gold: Tensor, chunk: int, keep: bool):
+        keep, fused = keep and any(ctx.needs_input_grad), kernels.fused(hidden)
         parts, kept = [], []
         for states, labels in zip(hidden.split(chunk), gold.split(chunk), strict=True):
             logits = states @ weight.T
-            values = exact(logits)
-            total = values.logsumexp(1)
-            parts.append((values.gather(1, labels[:, None])[:, 0] - total, values.mean(1) - total, total))
+            parts.append(_sums(logits, labels, fused))
             if keep:
                 kept.append(logits)
-        of_gold, of_mean, total = (torch.cat(part) for part in zip(*parts, strict=True))
-        ctx.save_for_backward(hidden, weight, gold, total, *kept)
-        ctx.chunk = chunk
+        of_gold, of_mean, total = (_joined(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, weight, gold, total)
+        ctx.chunk, ctx.kept, ctx.fused = chunk, kept, fused
         return of_gold, of_mean
 
     @staticmethod
     def backward(ctx, to_gold: Tensor, to_mean: Tensor):
-        """d log p(gold)/d logit_v = [v = gold] - p_v, and 1/V - p_v for the mean."""
-        hidden, weight, gold, total, *kept = ctx.saved_tensors
+        hidden, weight, gold, total = ctx.saved_tensors
+        kept, ctx.kept = ctx.kept, None  # a second backward pass would find gradients in their place
+        starts = range(0, len(hidden), ctx.chunk)
         of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros_like(weight, dtype=total.dtype)
-        for i, start in enumerate(range(0, len(hidden), ctx.chunk)):
+        of_weight = None
+        for i, start in enumerate(starts):
             rows = slice(start, start + ctx.chunk)
-            values = exact(kept[i] if kept else hidden[rows] @ weight.T)
-            share = (to_gold + to_mean)[rows, None]
-            slope = (values - total[rows, None]).exp_().mul_(-share).add_(to_mean[rows, None] / len(weight))
-            slope.scatter_add_(1, gold[rows, None], to_gold[rows, None])
-            slope = slope.to(hidden.dtype)
+            logits = kept[i] if kept else hidden[rows] @ weight.T
+            slope = _slopes(logits, gold[rows], total[rows], to_gold[rows], to_mean[rows], ctx.fused)
             torch.mm(slope, weight, out=of_hidden[rows])
-            of_weight += slope.T @ hidden[rows]
-        return of_hidden, of_weight.to(weight.dtype), None, None
+            part = slope.T @ hidden[rows]
+            if len(starts) > 1:
+                part = exact(part)
+            of_weight = part if of_weight is None else of_weight.add_(part)
+        return of_hidden, of_weight.to(weight.dtype), None, None, None
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _sums(logits: Tensor, gold: Tensor, fused: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """log p(gold), mean over v of log p(v), log-sum-exp of each row."""
+    if fused:
+        from cbmi.model.kernels.head import row_sums
+
+        return row_sums(logits, gold)
+    values = exact(logits)
+    total = values.logsumexp(1)
+    return values.gather(1, gold[:, None])[:, 0] - total, values.mean(1) - total, total
+
+
+def _slopes(logits: Tensor, gold: Tensor, total: Tensor, to_gold: Tensor, to_mean: Tensor, fused: bool) -> Tensor:
+    """d log p(gold)/d logit_v = [v = gold] - p_v, and 1/V - p_v for the mean."""
+    if fused:
+        from cbmi.model.kernels.head import slopes_in_place
+
+        return slopes_in_place(logits, gold, total, to_gold, to_mean)
+    share = (to_gold + to_mean)[:, None]
+    slope = (exact(logits) - total[:, None]).exp_().mul_(-share).add_(to_mean[:, None] / logits.shape[1])
+    return slope.scatter_add_(1, gold[:, None], to_gold[:, None]).to(logits.dtype)

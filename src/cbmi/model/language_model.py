@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from cbmi.model.attention import attend
+from cbmi.model.dropout import Draws
 from cbmi.model.head import Head, token_log_probabilities
-from cbmi.model.layers import Attend, Embedding, Layer, Shape, embedding_matrix, initialise
+from cbmi.model.layers import Attend, Embedding, Layer, Shape, Stack, embedding_matrix, initialise
 from cbmi.model.packed import Packed
 
 
@@ -16,8 +17,9 @@ class LanguageModel(nn.Module):
     def __init__(self, shape: Shape, size: int) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = Embedding(embedding_matrix(size, shape.width), shape.dropout)
-        self.layers = nn.ModuleList(Layer(shape, cross=False) for _ in range(shape.decoder_layers))
+        self.draws = Draws(sites=1 << 15)
+        self.embedding = Embedding(embedding_matrix(size, shape.width), shape.dropout, self.draws)
+        self.layers = Stack(Layer(shape, self.draws, cross=False) for _ in range(shape.decoder_layers))
         initialise(self)
 
     @property
@@ -28,10 +30,9 @@ class LanguageModel(nn.Module):
         """log p(gold) and the vocabulary's mean log p, each (tokens,), when the model reads `inputs`;
         or what else `head` makes of the hidden states."""
         layout = inputs.layout
-        dropout = self.shape.attention_dropout if self.training else 0.0
 
-        def attend_self(query: Tensor, key: Tensor, value: Tensor, layer: int) -> Tensor:
-            return attend(query, key, value, layout, layout, True, dropout)
+        def attend_self(qkv: Tensor, number: int) -> Tensor:
+            return attend(qkv, None, layout, layout, True, self.layers[number].self_attention.dropout)
 
         hidden = self.decode(inputs.ids, layout.position, layout.longest, attend_self)
         return head(hidden, self.output_weight, gold)
@@ -39,6 +40,4 @@ class LanguageModel(nn.Module):
     def decode(self, ids: Tensor, position: Tensor, longest: int, attend_self: Attend) -> Tensor:
         """Hidden states (tokens, width); how tokens see one another is up to `attend_self`."""
         x = self.embedding(ids, position, longest)
-        for number, layer in enumerate(self.layers):
-            x = layer(x, number, attend_self)
-        return x
+        return self.layers.run(x, attend_self)

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from cbmi.model import kernels
 from cbmi.model.attention import CrossAttention, SelfAttention
+from cbmi.model.dropout import Draws, Dropout
 
-# (query, key, value, layer) → mixed values. How tokens see one another is the caller's: packed sentences in
-# training, one new token and a cache in decoding.
-Attend = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+# (queries, keys and values of one kind, layer) → mixed values, (tokens, heads, size); and (queries, keys and values
+# of the source, layer) → the same. How tokens see one another is the caller's: packed sentences in training, one new
+# token and a cache in decoding.
+Attend = Callable[[Tensor, int], Tensor]
+AttendMemory = Callable[[Tensor, Tensor, int], Tensor]
+POSITIONS = 2048  # whose waves are kept
 
 
 @dataclass(frozen=True)
@@ -31,64 +37,106 @@ class Shape:
 
 
 class FeedForward(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, draws: Draws) -> None:
         super().__init__()
         self.inner = nn.Linear(shape.width, shape.feed_forward)
         self.outer = nn.Linear(shape.feed_forward, shape.width)
-        self.dropout = nn.Dropout(shape.activation_dropout)
+        self.dropout = Dropout(shape.activation_dropout, draws)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(F.relu(self.inner(x))))
+    def hidden(self, x: Tensor) -> Tensor:
+        """(tokens, width) → (tokens, feed_forward): what `outer` reads."""
+        if not kernels.fused(x):
+            return self.dropout(F.relu(self.inner(x)))
+        from cbmi.model.kernels.elementwise import relu_dropout
+
+        return relu_dropout(F.linear(x, self.inner.weight), self.inner.bias, *self.dropout.draw())
+
+
+class AddNorm(nn.LayerNorm):
+    """The end of a sub-layer: LayerNorm(x + dropout(linear(y)))."""
+
+    def __init__(self, shape: Shape, draws: Draws) -> None:
+        super().__init__(shape.width)
+        self.dropout = Dropout(shape.dropout, draws)
+
+    def forward(self, x: Tensor, y: Tensor, linear: nn.Linear) -> Tensor:
+        if not kernels.fused(y):
+            return super().forward(x + self.dropout(linear(y)))
+        from cbmi.model.kernels.norm import add_norm
+
+        settings = (linear.bias, self.weight, self.bias, self.eps, *self.dropout.draw())
+        return add_norm(x.to(y.dtype), F.linear(y, linear.weight), *settings)
 
 
 class Layer(nn.Module):
     """Self-attention, attention to the source where `cross` is set, feed-forward; each with residual and norm."""
 
-    def __init__(self, shape: Shape, cross: bool) -> None:
+    def __init__(self, shape: Shape, draws: Draws, cross: bool) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(shape.width, shape.heads)
-        self.self_norm = nn.LayerNorm(shape.width)
+        self.self_attention = SelfAttention(shape.width, shape.heads, shape.attention_dropout, draws)
+        self.self_norm = AddNorm(shape, draws)
         if cross:
-            self.cross_attention = CrossAttention(shape.width, shape.heads)
-            self.cross_norm = nn.LayerNorm(shape.width)
-        self.feed_forward = FeedForward(shape)
-        self.feed_forward_norm = nn.LayerNorm(shape.width)
-        self.dropout = nn.Dropout(shape.dropout)
+            self.cross_attention = CrossAttention(shape.width, shape.heads, shape.attention_dropout, draws)
+            self.cross_norm = AddNorm(shape, draws)
+        self.feed_forward = FeedForward(shape, draws)
+        self.feed_forward_norm = AddNorm(shape, draws)
 
     def forward(
         self,
         x: Tensor,
         number: int,
         attend: Attend,
-        memory: tuple[Tensor, Tensor] | None = None,
-        attend_memory: Attend | None = None,
+        memory: Tensor | None = None,
+        attend_memory: AttendMemory | None = None,
     ) -> Tensor:
         """x (tokens, width) → the same; `memory` holds this layer's keys and values of the source."""
-        mixed = attend(*self.self_attention.project(x), number).flatten(1)
-        x = self.self_norm(x + self.dropout(self.self_attention.output(mixed)))
+        mixed = attend(self.self_attention.project(x), number).flatten(1)
+        x = self.self_norm(x, mixed, self.self_attention.output)
         if memory is not None:
-            query = self.cross_attention.project_query(x)
-            mixed = attend_memory(query, *memory, number).flatten(1)
-            x = self.cross_norm(x + self.dropout(self.cross_attention.output(mixed)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+            mixed = attend_memory(self.cross_attention.project_query(x), memory, number).flatten(1)
+            x = self.cross_norm(x, mixed, self.cross_attention.output)
+        return self.feed_forward_norm(x, self.feed_forward.hidden(x), self.feed_forward.outer)
+
+
+class Stack(nn.ModuleList):
+    """Layers one after another."""
+
+    recompute = False  # whether the backward pass computes the insides of the layers anew instead of keeping them
+
+    def run(
+        self,
+        x: Tensor,
+        attend: Attend,
+        memories: list[Tensor] | None = None,
+        attend_memory: AttendMemory | None = None,
+    ) -> Tensor:
+        for number, layer in enumerate(self):
+            inputs = (x, number, attend, memories[number] if memories else None, attend_memory)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(*inputs)
+        return x
 
 
 class Embedding(nn.Module):
     """Piece embeddings scaled by sqrt(width) plus sinusoidal positions; the matrix may be shared."""
 
-    def __init__(self, weight: nn.Parameter, dropout: float) -> None:
+    def __init__(self, weight: nn.Parameter, dropout: float, draws: Draws) -> None:
         super().__init__()
         self.weight = weight
-        self.dropout = nn.Dropout(dropout)
-        self.waves = sinusoids(512, weight.shape[1])  # no buffer: nothing to save, nothing to keep equal on ranks
+        self.dropout = Dropout(dropout, draws)
+        self.waves = sinusoids(POSITIONS, weight.shape[1])  # no buffer: nothing to save or to keep equal on ranks
 
     def forward(self, ids: Tensor, position: Tensor, longest: int) -> Tensor:
         """ids, position (tokens,) → (tokens, width); no position is `longest` or above."""
         width = self.weight.shape[1]
-        if longest > len(self.waves):
-            self.waves = sinusoids(2 * longest, width)
         self.waves = self.waves.to(self.weight)
-        return self.dropout(F.embedding(ids, self.weight) * width**0.5 + self.waves[position])
+        waves = self.waves if longest <= len(self.waves) else sinusoids(longest, width).to(self.weight)
+        x = F.embedding(ids, self.weight) * width**0.5 + waves[position]
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return self.dropout(x)
 
 
 def sinusoids(length: int, width: int) -> Tensor:

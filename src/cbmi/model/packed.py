@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+GROUP_TOKENS = {"cpu": 512, "cuda": 8192}  # of sentences that are padded together where they have to be
 
 
 @dataclass(frozen=True)
@@ -19,14 +22,18 @@ class Layout:
     """Where the sentences of a flat tensor lie."""
 
     lengths: Tensor  # (sentences,)
-    starts: Tensor  # (sentences + 1,) int32: cumulative lengths, as variable-length attention wants them
+    starts: Tensor  # (sentences + 1,) int32: cumulative lengths
     sentence: Tensor  # (tokens,): index of each token's sentence
     position: Tensor  # (tokens,): place of each token in its sentence, from 0
-    longest: int
+    sizes: np.ndarray  # the lengths again, where a program can read them without waiting for a GPU
 
     @property
     def sentences(self) -> int:
-        return len(self.lengths)
+        return len(self.sizes)
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.sizes.max(initial=0))
 
     @cached_property
     def place(self) -> Tensor:
@@ -38,6 +45,27 @@ class Layout:
         """(sentences, longest) true where the padded grid holds a token."""
         return torch.arange(self.longest, device=self.lengths.device) < self.lengths[:, None]
 
+    @cached_property
+    def cuts(self) -> list[int]:
+        """Sentences at which groups begin that are best padded together, and the number of sentences."""
+        tokens = GROUP_TOKENS.get(self.lengths.device.type, 512)
+        groups = np.cumsum(self.sizes) // tokens
+        inner = 1 + np.flatnonzero(np.diff(groups)) if len(self.sizes) else []
+        return [0, *(int(cut) for cut in inner), self.sentences]
+
+    def groups(self, cuts: list[int]) -> list[Layout]:
+        """The layouts of runs of sentences, each as if it stood alone."""
+        if cuts == [0, self.sentences]:
+            return [self]
+        return [self._run(*pair) for pair in pairwise(cuts)]
+
+    def _run(self, first: int, last: int) -> Layout:
+        begin = int(self.sizes[:first].sum())
+        rows, tokens = slice(first, last), slice(begin, begin + int(self.sizes[first:last].sum()))
+        starts = self.starts[first : last + 1] - begin
+        sentence, position = self.sentence[tokens] - first, self.position[tokens]
+        return Layout(self.lengths[rows], starts, sentence, position, self.sizes[rows])
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -47,20 +75,23 @@ class Packed:
     layout: Layout
 
 
+def lay_out(lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays of a layout, by the names of its fields."""
+    starts = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    sentence = np.repeat(np.arange(len(lengths)), lengths)
+    position = np.arange(starts[-1]) - starts[sentence]
+    return {"lengths": lengths, "starts": starts, "sentence": sentence, "position": position}
+
+
 def pack(ids: np.ndarray | Tensor, lengths: np.ndarray | Tensor, device: torch.device | str = "cpu") -> Packed:
     """Lay out flat ids; `lengths` says how many belong to each sentence."""
-    ids, lengths = torch.as_tensor(ids), torch.as_tensor(lengths)
-    starts = torch.zeros(len(lengths) + 1, dtype=torch.long)
-    torch.cumsum(lengths, 0, out=starts[1:])
-    sentence = torch.repeat_interleave(lengths)
-    position = torch.arange(len(ids)) - starts[sentence]
-    longest = int(lengths.max()) if len(lengths) else 0
-    on_device = [part.to(device, non_blocking=True) for part in (lengths, starts.int(), sentence, position)]
-    return Packed(ids.to(device, non_blocking=True), Layout(*on_device, longest))
+    lengths = np.asarray(lengths, dtype=np.int64)
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in lay_out(lengths).items()}
+    return Packed(torch.as_tensor(ids).to(device), Layout(**tensors, sizes=lengths))
 
 
 def shift_right(target: Packed, begin: int) -> Packed:
     """What the decoder reads when it predicts `target`: each sentence one place later, after `begin`."""
-    ids = target.ids.roll(1)
-    ids[target.layout.starts[:-1].long()] = begin
+    ids = torch.where(target.layout.position == 0, begin, target.ids.roll(1))
     return Packed(ids, target.layout)

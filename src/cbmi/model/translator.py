@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor, nn
 
 from cbmi.model.attention import attend
+from cbmi.model.dropout import Draws
 from cbmi.model.head import Head, token_log_probabilities
-from cbmi.model.layers import Attend, Embedding, Layer, Shape, embedding_matrix, initialise
-from cbmi.model.packed import Layout, Packed
+from cbmi.model.layers import Attend, AttendMemory, Embedding, Layer, Shape, Stack, embedding_matrix, initialise
+from cbmi.model.packed import Packed
 
 
 class Translator(nn.Module):
@@ -19,12 +18,13 @@ class Translator(nn.Module):
     def __init__(self, shape: Shape, source_size: int, target_size: int, shared: bool) -> None:
         super().__init__()
         self.shape = shape
+        self.draws = draws = Draws()
         matrix = embedding_matrix(target_size, shape.width)
         own = matrix if shared else embedding_matrix(source_size, shape.width)
-        self.source_embedding = Embedding(own, shape.dropout)
-        self.target_embedding = Embedding(matrix, shape.dropout)
-        self.encoder = nn.ModuleList(Layer(shape, cross=False) for _ in range(shape.encoder_layers))
-        self.decoder = nn.ModuleList(Layer(shape, cross=True) for _ in range(shape.decoder_layers))
+        self.source_embedding = Embedding(own, shape.dropout, draws)
+        self.target_embedding = Embedding(matrix, shape.dropout, draws)
+        self.encoder = Stack(Layer(shape, draws, cross=False) for _ in range(shape.encoder_layers))
+        self.decoder = Stack(Layer(shape, draws, cross=True) for _ in range(shape.decoder_layers))
         initialise(self)
 
     @property
@@ -37,27 +37,29 @@ class Translator(nn.Module):
     ) -> tuple[Tensor, ...]:
         """log p(gold) and the vocabulary's mean log p, each (target tokens,), when the decoder reads `inputs`;
         or what else `head` makes of the hidden states."""
-        states = self.encode(source)
-        between = partial(self._attend, inputs.layout, source.layout, False)
-        hidden = self.decode(
-            inputs.ids,
-            inputs.layout.position,
-            inputs.layout.longest,
-            partial(self._attend, inputs.layout, inputs.layout, True),
-            self.memories(states),
-            between,
-        )
+        memories, layout = self.memories(self.encode(source)), inputs.layout
+
+        def attend_self(qkv: Tensor, number: int) -> Tensor:
+            return attend(qkv, None, layout, layout, True, self.decoder[number].self_attention.dropout)
+
+        def attend_memory(query: Tensor, memory: Tensor, number: int) -> Tensor:
+            dropout = self.decoder[number].cross_attention.dropout
+            return attend(query, memory, layout, source.layout, False, dropout)
+
+        hidden = self.decode(inputs.ids, layout.position, layout.longest, attend_self, memories, attend_memory)
         return head(hidden, self.output_weight, gold)
 
     def encode(self, source: Packed) -> Tensor:
         """Encoder states (source tokens, width)."""
         layout = source.layout
         x = self.source_embedding(source.ids, layout.position, layout.longest)
-        for number, layer in enumerate(self.encoder):
-            x = layer(x, number, partial(self._attend, layout, layout, False))
-        return x
 
-    def memories(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
+        def attend_self(qkv: Tensor, number: int) -> Tensor:
+            return attend(qkv, None, layout, layout, False, self.encoder[number].self_attention.dropout)
+
+        return self.encoder.run(x, attend_self)
+
+    def memories(self, states: Tensor) -> list[Tensor]:
         """Each decoder layer's keys and values of the encoder states."""
         return [layer.cross_attention.project_memory(states) for layer in self.decoder]
 
@@ -67,24 +69,9 @@ class Translator(nn.Module):
         position: Tensor,
         longest: int,
         attend_self: Attend,
-        memories: list[tuple[Tensor, Tensor]],
-        attend_memory: Attend,
+        memories: list[Tensor],
+        attend_memory: AttendMemory,
     ) -> Tensor:
         """Decoder states (tokens, width); how tokens see one another is up to the two `attend` functions."""
         x = self.target_embedding(ids, position, longest)
-        for number, (layer, memory) in enumerate(zip(self.decoder, memories, strict=True)):
-            x = layer(x, number, attend_self, memory, attend_memory)
-        return x
-
-    def _attend(
-        self,
-        queries: Layout,
-        keys: Layout,
-        causal: bool,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        layer: int,
-    ) -> Tensor:
-        dropout = self.shape.attention_dropout if self.training else 0.0
-        return attend(query, key, value, queries, keys, causal, dropout)
+        return self.decoder.run(x, attend_self, memories, attend_memory)

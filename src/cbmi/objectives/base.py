@@ -72,11 +72,11 @@ class TokenScores:
     mask: Tensor  # (tokens,) false for tokens that only fill the batch up: they count nowhere
     sentence: Tensor  # (tokens,) index of each token's sentence
     sentences: int
-    longest: int  # tokens in the longest sentence of the batch, on any rank
+    longest: int | Tensor  # tokens in the longest sentence of the batch, on any rank
     gold: Tensor  # (tokens,) ids of the tokens
     place: Tensor  # (tokens,) where each token stands in the corpus
     ranks: Ranks = ALONE
-    seed: int = 0  # of what is drawn at random in this step
+    seed: int | Tensor = 0  # of what is drawn at random in this step
     samples: Tensor | None = None  # (draws of dropout, tokens) log p(y_j | y_<j, x)
     frequency: Tensor | None = None  # (vocabulary,) of each piece, relative to that of the median piece
     bmi: Tensor | None = None  # (tokens,) bilingual mutual information with the source
@@ -100,7 +100,7 @@ class TokenScores:
         return hashed(self.place, self.seed + zlib.crc32(purpose.encode()))
 
 
-def hashed(values: Tensor, seed: int) -> Tensor:
+def hashed(values: Tensor, seed: int | Tensor) -> Tensor:
     """Integers to pseudo-random numbers in [0, 1), in float64 (the mixing function of SplitMix64)."""
     x = values * -7046029254386353131 + (seed & (2**62 - 1))
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):

@@ -65,12 +65,12 @@ def packed_cbmi_weights(
     sentence: Tensor,
     sentences: int,
     settings: Cbmi,
-    padded_length: int,
+    padded_length: int | Tensor,
     ranks: Ranks = ALONE,
 ) -> CbmiWeights:
     """Weights of packed tokens: cbmi, mask (tokens,), sentence (tokens,) index of each token's sentence."""
     c = torch.where(mask, cbmi, 0).double()
-    official = padded_length if settings.std == "official" else None
+    official = settings.std == "official"
 
     def per_sentence(values: Tensor) -> Tensor:
         return values.new_zeros(sentences).index_add_(0, sentence, values)
@@ -78,14 +78,14 @@ def packed_cbmi_weights(
     count = per_sentence(mask.double())
     mean = per_sentence(c) / count.clamp(min=1)
     deviation = (c - mean[sentence]) * mask
-    variance = per_sentence(deviation**2) / (official or count.clamp(min=1))
+    variance = per_sentence(deviation**2) / (padded_length if official else count.clamp(min=1))
     size = per_sentence(c**2) / count.clamp(min=1)
     token = _weight(deviation, variance[sentence], size[sentence], settings.scale_token)
 
     present = (count > 0).double()
     number, total, squares = ranks.sum(torch.stack([present.sum(), mean.sum(), (mean**2).sum()]))
     deviation = (mean - total / number.clamp(min=1)) * present
-    spread = ranks.sum((deviation**2).sum()) / (official or number.clamp(min=1))
+    spread = ranks.sum((deviation**2).sum()) / (padded_length if official else number.clamp(min=1))
     whole = _weight(deviation, spread, squares / number.clamp(min=1), settings.scale_sentence)
     return CbmiWeights(whole.to(cbmi.dtype), token.to(cbmi.dtype))
 

@@ -34,13 +34,10 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
     """The weights of the mini-batch, detached, dealt out anew among its tokens on all ranks.
 
     Tokens in the order of their places get the weights of tokens in a random order that is a function of step and
-    places: the same however many ranks share the mini-batch.
+    places: the same however many ranks share the mini-batch. Tokens that do not count come last in both orders.
     """
-    real = scores.mask
-    mine = torch.stack([scores.place.double(), scores.uniform("shuffle"), weights.detach().double()])[:, real]
+    filler = torch.where(scores.mask, 0.0, torch.inf)
+    mine = torch.stack([scores.place + filler, scores.uniform("shuffle") + filler, weights.detach().double()])
     place, key, weight = torch.cat(scores.ranks.gather(mine), dim=1)
     dealt = weight[key.argsort()]
-    result = weights.detach().clone()
-    order = place.argsort()
-    result[real] = dealt[torch.searchsorted(place[order], mine[0])].to(weights.dtype)
-    return result
+    return dealt[torch.searchsorted(place.sort().values, mine[0])].to(weights.dtype)

@@ -34,14 +34,19 @@ class Learner:
 
     def restart(self) -> None:
         """Forget the moments of the gradients so far."""
-        device = self.world.device.type
+        device = self.world.device
+        on_gpu = device.type == "cuda"
+        # On a GPU the rate is a tensor, so that a graph of the step reads what `schedule` has put there.
+        self.rate = torch.zeros((), device=device) if on_gpu else 0.0
         self.optimizer = torch.optim.Adam(
             self.network.parameters(),
+            lr=self.rate,
             betas=self.settings.betas,
             eps=self.settings.eps,
-            fused=device == "cuda",
+            fused=True,
+            capturable=on_gpu,
         )
-        self.scaler = torch.amp.GradScaler(device, enabled=self.precision == torch.float16)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == torch.float16)
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add the loss's gradient; only the last part of an accumulated step is exchanged between ranks."""
@@ -52,10 +57,17 @@ class Learner:
         """For the forward pass too: DDP decides there whether the backward pass is to be exchanged."""
         return self.run.no_sync() if wanted and isinstance(self.run, DistributedDataParallel) else nullcontext()
 
-    def step(self, schedule_step: int) -> Tensor:
-        """One update; gives the gradient's norm before clipping."""
+    def schedule(self, step: int) -> None:
+        """Set the learning rate of the coming update."""
+        value = learning_rate(step, self.settings)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(schedule_step, self.settings)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(value)
+            else:
+                group["lr"] = value
+
+    def update(self) -> Tensor:
+        """Change the weights; gives the gradient's norm before clipping."""
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.clip or float("inf")
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), limit)

@@ -9,6 +9,7 @@ import torch
 from cbmi.config import RunConfig, Stage
 from cbmi.errors import UserError
 from cbmi.model import LanguageModel, Translator
+from cbmi.model.layers import Stack
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
 from cbmi.training.checkpoint import LANGUAGE_MODEL, OPTIMIZER, TRANSLATOR, State
@@ -32,6 +33,9 @@ class LiveRun:
 
     def _learner(self, network: torch.nn.Module) -> Learner:
         network.to(self.world.device)
+        for module in network.modules():
+            if isinstance(module, Stack):
+                module.recompute = self.config.memory.recompute_layers
         return Learner(network, self.config.optimizer, self.world, self.precision)
 
     def resume(self) -> bool:

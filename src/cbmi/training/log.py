@@ -10,46 +10,53 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, write_atomically
+from cbmi.objectives.base import hashed
 from cbmi.training.world import World
 
 QUANTILES = (5, 25, 50, 75, 95)  # per cent
 SAMPLE = 256  # weights at a time that quantiles are taken of
-SAMPLES = 1024  # such samples at most; then every other one is dropped, and of the coming ones too
+SAMPLES = 512  # such samples at most, out of all that were offered
 
 
 class Meter:
-    """Sums over tokens since the last reading. Nothing is read from the device until `read`."""
+    """Sums over tokens since the last reading. Nothing is read from the device until `read`, and every number keeps
+    its place in memory, so that a graph of the step can add to it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.sums: dict[str, Tensor] = {}
-        self.sampled: list[Tensor] = []
-        self.offered, self.kept_every = 0, 1
+        self.samples: Tensor | None = None  # (SAMPLES + 1, SAMPLE); the last row is for those that are not kept
+        self.taken = torch.zeros((), dtype=torch.long, device=world.device)
 
     def add(self, **values: Tensor) -> None:
         for name, value in values.items():
-            value = value.detach().double()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
+            if name not in self.sums:
+                self.sums[name] = torch.zeros((), dtype=torch.float64, device=self.world.device)
+            self.sums[name].add_(value.detach())
 
     def sample(self, weights: Tensor, mask: Tensor) -> None:
-        """Take note of some of the weights, evenly spaced; masked ones are not counted."""
-        self.offered += 1
-        if self.offered % self.kept_every:
-            return
+        """Take note of some of the weights, evenly spaced; masked ones are not counted. When there is no more room,
+        chance decides whether they take the place of others (reservoir sampling)."""
+        if self.samples is None:
+            self.samples = torch.full((SAMPLES + 1, SAMPLE), torch.nan, device=self.world.device)
         every = slice(None, None, -(-len(weights) // SAMPLE))
-        self.sampled.append(torch.where(mask[every], weights.detach()[every], torch.nan))
-        if len(self.sampled) == SAMPLES:
-            self.sampled, self.kept_every = self.sampled[1::2], 2 * self.kept_every
+        chosen = torch.where(mask[every], weights.detach()[every].float(), torch.nan)
+        row = F.pad(chosen, (0, SAMPLE - len(chosen)), value=torch.nan)
+        drawn = (hashed(self.taken, 0) * (self.taken + 1)).long()
+        place = torch.where(self.taken < SAMPLES, self.taken, drawn).clamp(max=SAMPLES)
+        self.samples.index_copy_(0, place[None], row[None])
+        self.taken.add_(1)
 
     def quantiles(self) -> dict[str, float]:
         """Quantiles of the weights noted since the last reading, over all ranks."""
-        if not self.sampled:
+        if self.samples is None:
             return {}
-        values = torch.cat(self.world.gather(torch.cat(self.sampled))).double().cpu().numpy()
-        self.sampled, self.offered, self.kept_every = [], 0, 1
+        values = torch.cat(self.world.gather(self.samples[: min(int(self.taken), SAMPLES)])).cpu().double().numpy()
+        self.taken.zero_()
         found = np.nanquantile(values, [q / 100 for q in QUANTILES])
         return {f"weight_q{q:02}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
 
@@ -61,7 +68,8 @@ class Meter:
         """The sums over all ranks; counting begins anew."""
         names = sorted(self.sums)
         values = self.world.sum(torch.stack([self.sums[name] for name in names])).tolist()
-        self.sums = {}
+        for value in self.sums.values():
+            value.zero_()
         return dict(zip(names, values, strict=True))
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cbmi.data.corpus import Corpus
-from cbmi.data.plan import share
 from cbmi.data.vocabulary import BOS
-from cbmi.model import Packed, Translator, pack, shift_right
+from cbmi.model import Layout, Packed, Translator
+from cbmi.model.dropout import seed_words
+from cbmi.model.packed import lay_out
 from cbmi.objectives import TokenScores
 from cbmi.training.supply import Supply
-from cbmi.training.world import World
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,102 @@ class Part:
     source: Packed
     inputs: Packed  # what the decoder reads
     target: Packed  # what it is to predict
-    mask: Tensor  # (target tokens,) false where the part is only there to keep the ranks in step
-    longest: int  # target tokens in the longest sentence of this part on any rank
+    mask: Tensor  # (target tokens,) false where a token is only there to fill the part up or to keep ranks in step
     place: Tensor  # (target tokens,) where each stands in the corpus
     numbers: dict[str, Tensor]  # (target tokens,) each: what is known of them beforehand
+    longest: Tensor  # (): target tokens in the longest sentence of this part on any rank
+    tokens: Tensor  # (): real target tokens of the whole step, on all ranks
+    seed: Tensor  # (2,) int32: of this rank's dropout
+    draw: Tensor  # (): seed of what all ranks draw alike
+
+
+class Capacity(NamedTuple):
+    """The one shape that parts are filled up to."""
+
+    source: int  # tokens
+    target: int  # tokens
+    sentences: int
+    longest: int  # tokens of a sentence
+
+
+class Facts(NamedTuple):
+    """What a part has to know besides its pairs."""
+
+    longest: int = 0
+    tokens: int = 1
+    seed: int = 0
+    draw: int = 0
+    real: bool = True  # false where a rank gets no sentence and computes one that counts nowhere
+
+
+class Parcel:
+    """Arrays in one piece of memory, so that they travel to a GPU in one go."""
+
+    def __init__(self, arrays: dict[str, np.ndarray], sizes: tuple[np.ndarray, np.ndarray], pinned: bool) -> None:
+        """`sizes`: lengths of the source and target sentences."""
+        self.sizes, self.table, end = sizes, {}, 0
+        for name, array in arrays.items():
+            self.table[name] = (end, array.dtype, array.shape)
+            end += -(-array.nbytes // 16) * 16
+        self.memory = torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
+        for name, view in self.views(self.memory).items():
+            view.copy_(torch.from_numpy(arrays[name]))
+
+    def views(self, memory: Tensor) -> dict[str, Tensor]:
+        """The arrays as tensors in a piece of memory."""
+        views = {}
+        for name, (start, dtype, shape) in self.table.items():
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
+            views[name] = memory[start : start + dtype.itemsize * int(np.prod(shape))].view(kind).view(shape)
+        return views
+
+    def part(self, device: torch.device) -> Part:
+        return self.part_in(self.memory.to(device, non_blocking=True))
+
+    def part_in(self, memory: Tensor) -> Part:
+        """The part as it lies in a piece of memory on a device."""
+        views = self.views(memory)
+        sides = []
+        for side, sizes in zip(("source", "target"), self.sizes, strict=True):
+            fields = {name: views.pop(f"{side}.{name}") for name in ("lengths", "starts", "sentence", "position")}
+            sides.append(Packed(views.pop(f"{side}.ids"), Layout(**fields, sizes=sizes)))
+        source, target = sides
+        inputs = Packed(views.pop("inputs"), target.layout)
+        known = {name: views.pop(name) for name in ("mask", "place", "longest", "tokens", "seed", "draw")}
+        return Part(source, inputs, target, numbers=views, **known)
+
+
+def make_parcel(
+    corpus: Corpus,
+    pairs: np.ndarray,
+    facts: Facts,
+    numbers: dict[str, np.ndarray],
+    capacity: Capacity | None = None,
+    pinned: bool = False,
+) -> Parcel:
+    """The given pairs; filled up to the capacity where they fit into it."""
+    source, target = corpus.source.select(pairs), corpus.target.select(pairs)
+    sizes, spare = (source.lengths, target.lengths), (0, 0)
+    if capacity:
+        filled = fill(sizes, capacity)
+        if filled is not None:
+            spare = tuple(int(new.sum() - old.sum()) for new, old in zip(filled, sizes, strict=True))
+            sizes = filled
+    arrays = {}
+    for name, side, lengths, more in zip(("source", "target"), (source, target), sizes, spare, strict=True):
+        arrays[f"{name}.ids"] = np.pad(side.ids, (0, more))
+        arrays |= {f"{name}.{field}": array for field, array in lay_out(lengths).items()}
+    arrays["inputs"] = np.where(arrays["target.position"] == 0, BOS, np.roll(arrays["target.ids"], 1))
+    arrays["mask"] = np.pad(np.full(len(target.ids), facts.real), (0, spare[1]))
+    arrays["place"] = np.pad(target.places, (0, spare[1]))
+    for name, array in numbers.items():
+        arrays[name] = np.pad(array[target.places].astype(np.float32), (0, spare[1]))
+    longest = max(facts.longest, int(target.lengths.max(initial=0)))
+    arrays["longest"] = np.array(longest, np.int64)
+    arrays["tokens"] = np.array(facts.tokens, np.float32)
+    arrays["seed"] = np.array(seed_words(facts.seed), np.int32)
+    arrays["draw"] = np.array(facts.draw, np.int64)
+    return Parcel(arrays, sizes, pinned)
 
 
 def make_part(
@@ -37,37 +128,25 @@ def make_part(
     pairs: np.ndarray,
     device: torch.device,
     numbers: dict[str, np.ndarray] | None = None,
-    longest: int = 0,
-    real: bool = True,
+    seed: int = 0,
 ) -> Part:
-    ids, lengths, places = corpus.target.select(pairs)
-    target = pack(ids, lengths, device)
-    mask = torch.full_like(target.ids, real, dtype=torch.bool)
-    source = pack(*corpus.source.select(pairs)[:2], device)
-    known = {
-        name: torch.from_numpy(array[places].astype(np.float32)).to(device, non_blocking=True)
-        for name, array in (numbers or {}).items()
-    }
-    place = torch.from_numpy(places).to(device, non_blocking=True)
-    longest = max(longest, target.layout.longest)
-    return Part(source, shift_right(target, BOS), target, mask, longest, place, known)
+    """Pairs as they are, for scoring."""
+    return make_parcel(corpus, pairs, Facts(seed=seed, draw=seed >> 2), numbers or {}).part(device)
 
 
-def make_parts(
-    corpus: Corpus, pairs: np.ndarray, accumulate: int, world: World, numbers: dict[str, np.ndarray]
-) -> list[Part]:
-    """This rank's parts of a step. A rank that gets no sentence computes one that counts nowhere."""
-    lengths = corpus.target.lengths
-    shares = share(pairs, lengths, accumulate * world.size)
-    parts = []
-    for number in range(accumulate):
-        together = shares[number * world.size : (number + 1) * world.size]
-        mine = together[world.rank]
-        longest = max((int(lengths[one].max()) for one in together if len(one)), default=0)
-        filler = len(mine) == 0
-        chosen = pairs[:1] if filler else mine
-        parts.append(make_part(corpus, chosen, world.device, numbers, longest, not filler))
-    return parts
+def fill(sizes: tuple[np.ndarray, np.ndarray], capacity: Capacity) -> tuple[np.ndarray, np.ndarray] | None:
+    """Lengths of source and target sentences with those of fillers after them, so that tokens and sentences come to
+    just the capacity; None where they do not fit."""
+    places = capacity.sentences - len(sizes[0])
+    free = [room - int(lengths.sum()) for room, lengths in zip(capacity[:2], sizes, strict=True)]
+    longest = max(capacity.longest, 1)
+    if places < 0 or min(free) < 0 or max(free) > places * longest:
+        return None
+    begun = np.arange(places) * longest
+    return tuple(
+        np.concatenate([lengths, np.clip(room - begun, 0, longest)])
+        for lengths, room in zip(sizes, free, strict=True)
+    )
 
 
 def token_scores(
@@ -75,6 +154,7 @@ def token_scores(
 ) -> TokenScores:
     """What an objective is given of a part."""
     layout = part.target.layout
+    numbers = {name: values for name, values in part.numbers.items() if name != "lm"}  # those are `lm`
     return TokenScores(
         nmt=nmt,
         mean=mean,
@@ -85,17 +165,20 @@ def token_scores(
         longest=part.longest,
         gold=part.target.ids,
         place=part.place,
+        seed=part.draw,
         frequency=supply.frequency,
-        **part.numbers,
+        **numbers,
         **others,
     )
 
 
 @torch.no_grad()
-def dropout_samples(translator: Translator, part: Part, seeds: Iterable[int]) -> Tensor:
-    """(draws, tokens): log p of the gold tokens under draws of dropout, one a seed."""
+def dropout_samples(translator: Translator, part: Part, count: int) -> Tensor:
+    """(count, tokens): log p of the gold tokens under draws of dropout."""
     samples = []
-    for seed in seeds:
-        torch.manual_seed(seed)
+    translator.draws.seed = part.seed
+    for draw in range(count):
+        translator.draws.sample = draw + 1
         samples.append(translator(part.source, part.inputs, part.target.ids)[0])
+    translator.draws.sample = 0
     return torch.stack(samples)

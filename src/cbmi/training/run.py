@@ -18,7 +18,7 @@ from cbmi.objectives import build
 from cbmi.yaml_text import dump_yaml, parse_yaml
 
 # What may change when a run goes on: it does not touch what was computed.
-FREE_TO_CHANGE = ("output:", "log.", "checkpoints.", "device:")
+FREE_TO_CHANGE = ("output:", "log.", "checkpoints.", "device:", "compile:", "memory.")
 
 
 class Run:
@@ -31,6 +31,7 @@ class Run:
         self.data = self.path / "data"
         self.checkpoints = self.path / "checkpoints"
         self.teachers = self.path / "teachers"
+        self.cache = self.path / "cache"
         self.best = self.path / "best"
         self.log = self.path / "log.jsonl"
         self.test = self.path / "test"

@@ -1,19 +1,20 @@
-"""One training step: batches to losses to gradients."""
+"""One training step: batches to losses to gradients to new weights."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from cbmi.model import kernels
 from cbmi.model.distribution import States, keep_states
 from cbmi.model.head import token_log_probabilities
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.loss import head_for, token_losses
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
-from cbmi.training.networks import seed_for
 from cbmi.training.part import Part, dropout_samples, token_scores
 from cbmi.training.supply import Supply
 from cbmi.training.world import World
@@ -31,81 +32,77 @@ class Stepper:
     precision: torch.dtype
     world: World
     meter: Meter
-    seed: int
+    head_tokens: int = 0  # whose logits are made at a time; 0: as many as is fastest
+    fused: bool = True  # whether to use fused kernels where there are some
+    norms: dict[str, Tensor] = field(default_factory=dict)  # of the gradients in the latest step
 
-    def step(self, parts: list[Part], tokens: int, number: int, schedule_step: int) -> dict[str, Tensor]:
-        """One update of every network that learns; `tokens`: real target tokens of the whole step, all ranks.
+    def schedule(self, step: int) -> None:
+        """Set the learning rates of the coming step."""
+        for learner in self._learners().values():
+            learner.schedule(step)
 
-        Gives the gradients' norms.
-        """
+    def compute(self, parts: list[Part]) -> None:
+        """One update of every network that learns. All that changes from step to step is in the parts and in memory
+        on the device: the computation can be recorded and replayed."""
         for i, part in enumerate(parts):
             last = i == len(parts) - 1
-            lm, states = self._language_model(part, tokens, (number, i), last)
-            self._translator(part, lm, states, tokens, (number, i), last)
-        norms = {"grad_norm": self.translator.step(schedule_step)}
-        if self.language_model:
-            norms["lm_grad_norm"] = self.language_model.step(schedule_step)
-        return norms
+            lm, states = self._language_model(part, last)
+            self._translator(part, lm, states, last)
+        self.norms = {name: learner.update() for name, learner in self._learners().items()}
 
-    def _language_model(
-        self, part: Part, tokens: int, at: tuple[int, int], last: bool
-    ) -> tuple[Tensor | None, States | None]:
+    def forget_gradients(self) -> None:
+        """After a computation that was broken off."""
+        for learner in self._learners().values():
+            learner.optimizer.zero_grad(set_to_none=True)
+
+    def _learners(self) -> dict[str, Learner]:
+        """By the names of their gradients' norms."""
+        learners = {"grad_norm": self.translator, "lm_grad_norm": self.language_model}
+        return {name: learner for name, learner in learners.items() if learner}
+
+    def _language_model(self, part: Part, last: bool) -> tuple[Tensor | None, States | None]:
         """log p_LM of the gold tokens, detached, and what gives the model's whole distributions; where it learns, its
         gradient is added on the way."""
         gold = part.target.ids
+        if "lm" in part.numbers:
+            return part.numbers["lm"], None
         if self.supply.frozen is not None:
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad(), self._arithmetic():
                 states = self.supply.frozen(part.inputs, gold, head=keep_states)
-                return token_log_probabilities(*states, gold)[0], states
+                return token_log_probabilities(*states, gold, self.head_tokens or None)[0], states
         if self.language_model is None:
             return None, None
-        self._draw_dropout("language model", at)
-        with self.language_model.unsynchronised(not last), self._autocast():
-            log_p, mean, hidden = self.language_model.run(part.inputs, gold, head=_scores_and_hidden)
-        scores = self._scores(part, log_p, mean, None, at)
-        loss = (scores.cross_entropy(self.smoothing) * part.mask).sum() / tokens
+        self.language_model.network.draws.seed = part.seed
+        with self.language_model.unsynchronised(not last), self._arithmetic():
+            log_p, mean, hidden = self.language_model.run(part.inputs, gold, head=self._scores_and_hidden)
+        scores = token_scores(part, self.supply, log_p, mean, None)
+        loss = (scores.cross_entropy(self.smoothing) * part.mask).sum() / part.tokens
         states = States(hidden, self.language_model.network.output_weight.detach())
         self.language_model.backward(loss * self.world.size, last)
         return log_p.detach(), states
 
-    def _translator(
-        self, part: Part, lm: Tensor | None, states: States | None, tokens: int, at: tuple[int, int], last: bool
-    ) -> None:
-        samples = self._samples(part, at)
-        head = head_for(self.objective, self.smoothing, states, self._teacher(part))
-        self._draw_dropout("translator", at)
-        with self.translator.unsynchronised(not last), self._autocast():
+    def _translator(self, part: Part, lm: Tensor | None, states: States | None, last: bool) -> None:
+        samples, network = self._samples(part), self.translator.network
+        head = head_for(self.objective, self.smoothing, states, self._teacher(part), self.head_tokens or None)
+        network.draws.seed = part.seed
+        with self.translator.unsynchronised(not last), self._arithmetic():
             gold, mean, *term = self.translator.run(part.source, part.inputs, part.target.ids, head=head)
-        scores = self._scores(part, gold, mean, lm, at, samples)
+        scores = token_scores(part, self.supply, gold, mean, lm, ranks=self.world, samples=samples)
         losses, weights = token_losses(self.objective, scores, self.smoothing, *term)
-        self.translator.backward(losses.sum() / tokens * self.world.size, last)
+        self.translator.backward(losses.sum() / part.tokens * self.world.size, last)
         self._measure(scores, losses, weights)
 
-    def _samples(self, part: Part, at: tuple[int, int]) -> Tensor | None:
+    def _samples(self, part: Part) -> Tensor | None:
         if "samples" not in self.objective.needs:
             return None
-        draws = range(self.objective.samples)
-        with self._autocast():
-            seeds = (seed_for(self.seed, f"sample {draw}", *at, self.world.rank) for draw in draws)
-            return dropout_samples(self.translator.network, part, seeds)
+        with self._arithmetic():
+            return dropout_samples(self.translator.network, part, self.objective.samples)
 
     def _teacher(self, part: Part) -> States | None:
         if self.supply.teacher is None:
             return None
-        with torch.no_grad(), self._autocast():
+        with torch.no_grad(), self._arithmetic():
             return self.supply.teacher(part.source, part.inputs, part.target.ids, head=keep_states)
-
-    def _scores(
-        self,
-        part: Part,
-        nmt: Tensor,
-        mean: Tensor,
-        lm: Tensor | None,
-        at: tuple[int, int],
-        samples: Tensor | None = None,
-    ) -> TokenScores:
-        seed = seed_for(self.seed, "objective", *at)
-        return token_scores(part, self.supply, nmt, mean, lm, ranks=self.world, seed=seed, samples=samples)
 
     def _measure(self, scores: TokenScores, losses: Tensor, weights: Tensor | None) -> None:
         mask = scores.mask
@@ -119,14 +116,15 @@ class Stepper:
             self.meter.add(weight=weights.sum(), weight_squared=(weights**2).sum(), zeros=zeros)
             self.meter.sample(weights, mask)
 
-    def _draw_dropout(self, network: str, at: tuple[int, int]) -> None:
-        torch.manual_seed(seed_for(self.seed, network, *at, self.world.rank))
+    @contextmanager
+    def _arithmetic(self):
+        """In which precision and by which kernels the networks compute."""
+        with ExitStack() as stack:
+            enabled = self.precision != torch.float32
+            stack.enter_context(torch.autocast(self.world.device.type, self.precision, enabled=enabled))
+            stack.enter_context(kernels.choose(self.fused))
+            yield
 
-    def _autocast(self):
-        enabled = self.precision != torch.float32
-        return torch.autocast(self.world.device.type, self.precision, enabled=enabled)
-
-
-def _scores_and_hidden(hidden: Tensor, weight: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The language model's head: as ever, and the hidden states, detached."""
-    return *token_log_probabilities(hidden, weight, gold), hidden.detach()
+    def _scores_and_hidden(self, hidden: Tensor, weight: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The language model's head: as ever, and the hidden states, detached."""
+        return *token_log_probabilities(hidden, weight, gold, self.head_tokens or None), hidden.detach()

@@ -18,7 +18,9 @@ class Supply:
     frozen: LanguageModel | None = None  # where it only scores
     teacher: Translator | None = None
     frequency: Tensor | None = None  # (target vocabulary,)
-    numbers: dict[str, np.ndarray] = field(default_factory=dict)  # one a target token of the corpus: "bmi", "given"
+    numbers: dict[str, np.ndarray] = field(
+        default_factory=dict
+    )  # one a target token of the corpus: "bmi", "given", "lm"
 
 
 def frequency_of_pieces(objective: Objective, statistics: Statistics, device: torch.device) -> Tensor | None:

@@ -93,9 +93,9 @@ def check_run(config: RunConfig) -> list[Objective]:
     for number, stage in enumerate(config.stages):
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         _check_stage(stage, objective, fresh=number == 0 and config.initialize is None)
-        if stage.language_model == "frozen" and not has_language_model:
+        if stage.language_model in ("frozen", "cached") and not has_language_model:
             raise UserError(
-                f"stages.{stage.name}.language_model: 'frozen', but neither an earlier stage nor "
+                f"stages.{stage.name}.language_model: '{stage.language_model}', but neither an earlier stage nor "
                 f"{config.initialize} has trained a language model."
             )
         has_language_model = has_language_model or stage.language_model in ("train", "joint")
@@ -109,7 +109,13 @@ def _check_stage(stage: Stage, objective: Objective, fresh: bool) -> None:
     if "lm" in objective.needs and stage.language_model == "off":
         raise UserError(
             f"{where}: {named} needs a language model: give this stage language_model: "
-            f"{'frozen' if objective.fusion else 'frozen or joint'}."
+            f"{'frozen' if objective.fusion else 'frozen, cached or joint'}."
+        )
+    whole = objective.fusion or "distribution" in objective.needs
+    if stage.language_model == "cached" and "lm" in objective.needs and whole:
+        raise UserError(
+            f"{where}: {named} needs the language model's whole distributions, of which a cache holds the gold "
+            "tokens' alone: say language_model: frozen."
         )
     if objective.fusion and stage.language_model != "frozen":
         raise UserError(f"{where}: {named} wants a language model that rests: say language_model: frozen.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,18 +13,22 @@ import numpy as np
 import torch
 
 from cbmi.config import Stage
-from cbmi.data.plan import EpochPlan
+from cbmi.data.prepare import vocabulary_files
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
+from cbmi.model import kernels
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
+from cbmi.training.cache import ScoreCache, fill_cache
+from cbmi.training.graph import GraphSteps, PlainSteps
 from cbmi.training.learner import learning_rate
 from cbmi.training.live_run import LiveRun
+from cbmi.training.loader import Loader, Recipe
 from cbmi.training.log import Log, Meter, figures
-from cbmi.training.part import make_parts
 from cbmi.training.step import Stepper
 from cbmi.training.supply import Supply, frequency_of_pieces, numbers_of_tokens
 from cbmi.training.validation import Validator
+from cbmi.training.work import BACKWARD, Work, language_model_flops, matrix_rate, translator_flops
 
 STEPS_BETWEEN_AGREEMENTS = 10  # ranks agree this often on whether one of them was asked to stop
 
@@ -39,9 +43,6 @@ class Trainer:
         self.corpus = corpus = statistics.corpus
         self.config, self.world, self.state = live.config, live.world, live.state
         self.lengths = corpus.lengths()
-        self.plan: EpochPlan | None = None
-        self.planned_epoch = -1
-        self.norms: dict[str, torch.Tensor] = {}
         self.stop_signal: int | None = None  # that this process has received
         self.stopping = False
 
@@ -78,7 +79,6 @@ class Trainer:
         live.place_language_model(stage)
         live.translator.network.train()
         self.state.fusion = objective.fusion
-        meter = Meter(self.world)
         stepper = Stepper(
             objective=objective,
             translator=live.translator,
@@ -87,48 +87,79 @@ class Trainer:
             smoothing=self.config.label_smoothing,
             precision=live.precision,
             world=self.world,
-            meter=meter,
-            seed=self.config.seed,
+            meter=Meter(self.world),
+            head_tokens=self.config.memory.head_tokens,
+            fused=self.config.compile == "auto",
         )
-        quiet = not self.world.first
-        with bar(f"Stage {stage.name}", stage.steps, "steps", self.state.stage_step, quiet) as progress:
-            clock, self.state.stage_done = _Clock(), False
+        steps = GraphSteps(stepper) if self._graphs() else PlainSteps(stepper)
+        with (
+            self._loader(stepper.supply, fixed_shape=self._graphs()) as loader,
+            bar(f"Stage {stage.name}", stage.steps, "steps", self.state.stage_step, not self.world.first) as progress,
+        ):
+            clock, self.state.stage_done = _Clock(loader, self._rate(stage, objective)), False
             while not self._stage_over() and not self.stopping:
-                clock.tokens += self._step(stepper)
-                self._after_step(meter, clock, progress, log)
+                self._step(stepper, steps, clock)
+                self._after_step(stepper, clock, progress, log)
+
+    def _graphs(self) -> bool:
+        """Whether steps are replayed from a CUDA graph: not among several processes, nor with fp16's loss scaling."""
+        alone, model = self.world.size == 1, self.config.model
+        chosen = self.world.device.type == "cuda" and self.config.compile == "auto" and kernels.available()
+        return chosen and alone and self.live.precision == torch.bfloat16 and model.width // model.heads <= 128
 
     def _supply(self, stage: Stage, objective: Objective) -> Supply:
+        numbers = numbers_of_tokens(objective, self.statistics)
+        if stage.language_model == "cached":
+            numbers["lm"] = self._cached_scores(stage)
         return Supply(
             frozen=self.live.language_model if stage.language_model == "frozen" else None,
             teacher=self.live.teacher(stage) if "teacher" in objective.needs else None,
             frequency=frequency_of_pieces(objective, self.statistics, self.world.device),
-            numbers=numbers_of_tokens(objective, self.statistics),
+            numbers=numbers,
         )
 
-    def _step(self, stepper: Stepper) -> int:
-        state = self.state
-        pairs = self._next_batch()
-        tokens = int(self.lengths[1][pairs].sum())
-        parts = make_parts(self.corpus, pairs, self.live.accumulate, self.world, stepper.supply.numbers)
+    def _cached_scores(self, stage: Stage) -> np.ndarray:
+        """log p_LM of every target token of the corpus."""
+        live = self.live
+        cache = ScoreCache(live.run.cache / stage.name, self.corpus, stage.cache_precision)
+        vocabulary = vocabulary_files(live.run.vocab, self.config.data.vocabulary.shared)[1]
+        identity = cache.identity(live.language_model, vocabulary, live.precision)
+        recipe = self._recipe({})
+        return fill_cache(cache, identity, live.language_model, recipe, self.state.epoch, self.world, live.precision)
+
+    def _recipe(self, numbers: dict[str, np.ndarray]) -> Recipe:
+        accumulate, seed = self.live.accumulate, self.config.seed
+        return Recipe(self.corpus, self.lengths, self.state.step_tokens, accumulate, seed, self.world, numbers)
+
+    def _rate(self, stage: Stage, objective: Objective) -> Callable[[Work], float]:
+        """Seconds that a large matrix product would take, on all ranks, for the arithmetic of some work."""
+        model, pieces = self.config.model, self.live.sizes[1]
+        of_translator = BACKWARD + len(objective.needs & {"teacher"}) + getattr(objective, "samples", 0)
+        of_language_model = {"train": BACKWARD, "joint": BACKWARD, "frozen": 1}.get(stage.language_model, 0)
+        possible = matrix_rate(self.world.device, self.live.precision) * self.world.size
+
+        def seconds(work: Work) -> float:
+            own, other = translator_flops(work, model, pieces), language_model_flops(work, model, pieces)
+            return (of_translator * own + of_language_model * other) / possible
+
+        return seconds
+
+    def _loader(self, supply: Supply, fixed_shape: bool) -> Loader:
+        state, recipe = self.state, self._recipe(supply.numbers)
+        capacity = recipe.capacity(state.epoch) if fixed_shape else None
+        return Loader(recipe.batches(state.epoch, state.batch, state.step + 1, capacity))
+
+    def _step(self, stepper: Stepper, steps: PlainSteps, clock: _Clock) -> None:
+        batch, state = clock.loader.next(), self.state
+        state.epoch, state.batch = batch.epoch, batch.batch
         state.step += 1
         state.stage_step += 1
         state.schedule_step += 1
-        self.norms = stepper.step(parts, tokens, state.step, state.schedule_step)
-        return tokens
+        stepper.schedule(state.schedule_step)
+        steps.run(batch.parts)
+        clock.work += batch.work
 
-    def _next_batch(self) -> np.ndarray:
-        """The pairs of the next step; the place in the epoch moves on."""
-        state = self.state
-        if self.planned_epoch != state.epoch:
-            self.plan = EpochPlan(self.lengths, state.step_tokens, self.config.seed, state.epoch)
-            self.planned_epoch = state.epoch
-        pairs = self.plan[state.batch]
-        state.batch += 1
-        if state.batch == len(self.plan):
-            state.epoch, state.batch = state.epoch + 1, 0
-        return pairs
-
-    def _after_step(self, meter: Meter, clock: _Clock, progress: Bar, log: Log | None) -> None:
+    def _after_step(self, stepper: Stepper, clock: _Clock, progress: Bar, log: Log | None) -> None:
         state, stage = self.state, self._stage()
         last = state.stage_step == stage.steps
         every = self.config.checkpoints.every or self.config.validate_.every
@@ -136,8 +167,8 @@ class Trainer:
         self._agree_to_stop()
         saving = validating or last or self.stopping or state.stage_step % every == 0
         if saving:
-            self._check(meter.loss())
-        note = self._log_figures(meter, clock, log) if last or state.step % self.config.log.every == 0 else None
+            self._check(stepper.meter.loss())
+        note = self._log_figures(stepper, clock, log) if last or state.step % self.config.log.every == 0 else None
         progress.advance(1, note)
         state.score = None
         with clock.paused():
@@ -149,17 +180,18 @@ class Trainer:
             if saving:
                 self.live.save()
 
-    def _log_figures(self, meter: Meter, clock: _Clock, log: Log | None) -> str:
+    def _log_figures(self, stepper: Stepper, clock: _Clock, log: Log | None) -> str:
         """Write a record; gives its gist for the progress bar."""
         state = self.state
         record = {"step": state.step, "stage": self._stage().name, "epoch": state.epoch}
-        record |= figures(meter.read()) | meter.quantiles()
+        record |= figures(stepper.meter.read()) | stepper.meter.quantiles()
         self._check(record["loss"])
         record["lr"] = learning_rate(state.schedule_step, self.config.optimizer)
-        record |= {name: float(norm) for name, norm in self.norms.items()} | clock.read()
+        record |= {name: float(norm) for name, norm in stepper.norms.items()} | clock.read()
         if log:
             log.write(record)
-        return f"loss {record['loss']:.3f}, {record['tokens_per_second']:,.0f} tokens/s"
+        speed = f"{record['tokens_per_second']:,.0f} tokens/s, MFU {record['mfu']:.0%}"
+        return f"loss {record['loss']:.3f}, {speed}"
 
     def _check(self, loss: float) -> None:
         """Weights that are no numbers are never saved and never the best."""
@@ -207,15 +239,19 @@ class Trainer:
 
 
 class _Clock:
-    """Time spent training and target tokens seen since the last reading."""
+    """Time spent training and work done since the last reading."""
 
-    def __init__(self) -> None:
-        self.tokens, self.since = 0, time.monotonic()
+    def __init__(self, loader: Loader, least: Callable[[Work], float]) -> None:
+        """`least`: seconds that the arithmetic alone would take."""
+        self.loader, self.least, self.work, self.since = loader, least, Work(), time.monotonic()
 
     def read(self) -> dict[str, float]:
         now = time.monotonic()
-        result = {"tokens_per_second": self.tokens / max(now - self.since, 1e-9), "seconds": now - self.since}
-        self.tokens, self.since = 0, now
+        seconds = max(now - self.since, 1e-9)
+        result = {"tokens_per_second": self.work.target / seconds, "seconds": seconds}
+        result["mfu"] = self.least(self.work) / seconds
+        result["waiting"] = self.loader.waited / seconds  # share of the time, for batches
+        self.work, self.since, self.loader.waited = Work(), now, 0.0
         return result
 
     @contextmanager

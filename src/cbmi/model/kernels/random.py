@@ -1,0 +1,32 @@
+"""The draws of `cbmi.model.dropout.keep`, for use inside other kernels."""
+
+import triton
+import triton.language as tl
+
+from cbmi.model import dropout
+
+ROW, SITE, COLUMN = tl.constexpr(dropout.ROW), tl.constexpr(dropout.SITE), tl.constexpr(dropout.COLUMN)
+MIX_0, MIX_1 = tl.constexpr(dropout.MIX[0]), tl.constexpr(dropout.MIX[1])
+
+
+@triton.jit
+def row_state(seed, site, row):
+    """What the draws of a row begin with; `seed`: pointer to two int32."""
+    x = _mix(row * ROW + tl.load(seed))
+    return _mix(x ^ (tl.load(seed + 1) + site * SITE))
+
+
+@triton.jit
+def kept(state, column, threshold):
+    """Whether the entry in this column of the row stays."""
+    x = state + column * COLUMN
+    x = (x ^ (x >> 16)) * MIX_0
+    x = (x ^ (x >> 15)) * MIX_1
+    return x >= threshold
+
+
+@triton.jit
+def _mix(x):
+    x = (x ^ (x >> 16)) * MIX_0
+    x = (x ^ (x >> 15)) * MIX_1
+    return x ^ (x >> 16)

@@ -1,0 +1,169 @@
+"""`language_model: cached`: the resting language model's log p of every target token, computed once.
+
+run/cache/STAGE/log_p        one number a target token, by memory map; NaN where it is still to be computed, so that
+                             work that was broken off goes on
+run/cache/STAGE/meta.json    what the numbers belong to (corpus, vocabulary, the model's weights) and their SHA-256:
+                             it is written when they are complete
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cbmi.data.corpus import Corpus, map_array
+from cbmi.errors import UserError
+from cbmi.files import disk_errors, sha256, to_json, write_atomically
+from cbmi.model import LanguageModel
+from cbmi.model.distribution import keep_states
+from cbmi.model.head import token_log_probabilities
+from cbmi.progress import bar, say
+from cbmi.training.checkpoint import weights_of
+from cbmi.training.loader import Batch, Loader, Recipe
+from cbmi.training.world import World
+
+BATCHES_BETWEEN_FLUSHES = 200
+
+
+class ScoreCache:
+    """The folder of one stage's cache."""
+
+    def __init__(self, folder: Path, corpus: Corpus, dtype: str) -> None:
+        self.folder, self.file, self.meta = folder, folder / "log_p", folder / "meta.json"
+        self.corpus, self.dtype, self.count = corpus, np.dtype(dtype), len(corpus.target.ids)
+
+    def identity(self, model: LanguageModel, vocabulary: Path, precision: torch.dtype) -> dict[str, Any]:
+        """What the numbers depend on."""
+        corpus = [sha256(self.corpus.folder / f"target.{part}") for part in ("ids", "offsets")]
+        return {
+            "corpus": corpus,
+            "vocabulary": sha256(vocabulary),
+            "language_model": weights_digest(model),
+            "precision": str(precision).removeprefix("torch."),
+            "dtype": self.dtype.name,
+        }
+
+    def complete(self, identity: dict[str, Any]) -> bool:
+        """Whether all numbers are there, and are those of this identity; says why not, where that is a surprise."""
+        if not self.meta.exists():
+            return False
+        try:
+            known = json.loads(self.meta.read_text(encoding="utf-8"))
+            changed = [key for key, value in identity.items() if known["identity"][key] != value]
+            if changed:
+                say(f"{self.folder}: made with another {', '.join(changed)}; it is made anew.")
+            elif known["sha256"] != sha256(self.file):
+                say(f"{self.file} is damaged; it is made anew.")
+            else:
+                return True
+        except (OSError, ValueError, KeyError, TypeError):
+            say(f"{self.meta} is damaged; the cache is made anew.")
+        self.meta.unlink(missing_ok=True)
+        self.file.unlink(missing_ok=True)
+        return False
+
+    def begin(self, identity: dict[str, Any]) -> None:
+        """Make room for the numbers, or keep those that an interrupted process has left for the same identity."""
+        begun, content = self.folder / "begun.json", to_json(identity)
+        size = self.count * self.dtype.itemsize
+        same = begun.exists() and begun.read_text(encoding="utf-8") == content
+        if same and self.file.exists() and self.file.stat().st_size == size:
+            return
+        with disk_errors(self.file):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            begun.unlink(missing_ok=True)
+            array = np.memmap(self.file, dtype=self.dtype, mode="w+", shape=(self.count,))
+            array[:] = np.nan
+            array.flush()
+        write_atomically(begun, content)
+
+    def open(self, mode: str = "r") -> np.ndarray:
+        if mode == "r":
+            return map_array(self.file, self.dtype, self.count)
+        return np.memmap(self.file, dtype=self.dtype, mode=mode, shape=(self.count,))
+
+    def finish(self, identity: dict[str, Any]) -> None:
+        if np.isnan(self.open()).any():
+            raise UserError(
+                f"{self.file}: the language model gives tokens no probability; its weights are no numbers."
+            )
+        write_atomically(self.meta, to_json({"identity": identity, "sha256": sha256(self.file)}))
+        (self.folder / "begun.json").unlink(missing_ok=True)
+        size = self.count * self.dtype.itemsize / 1e6
+        say(f"Scored {self.count:,} target tokens by the language model: {self.file} ({size:,.1f} MB)")
+
+
+def weights_digest(network: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights_of(network).items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fill_cache(
+    cache: ScoreCache,
+    identity: dict[str, Any],
+    model: LanguageModel,
+    recipe: Recipe,
+    epoch: int,
+    world: World,
+    precision: torch.dtype,
+) -> np.ndarray:
+    """The numbers, computed where they are missing: over the mini-batches of an epoch, shared among the ranks."""
+    complete = world.gather(cache.complete(identity) if world.first else None)[0]
+    if not complete:
+        if world.first:
+            cache.begin(identity)
+        world.barrier()
+        _compute(cache, model, recipe, epoch, world, precision)
+        if world.first:
+            cache.finish(identity)
+        world.barrier()
+    return cache.open()
+
+
+def _compute(
+    cache: ScoreCache, model: LanguageModel, recipe: Recipe, epoch: int, world: World, precision: torch.dtype
+) -> None:
+    before = cache.open()
+    plan, ends = recipe.plan(epoch), cache.corpus.target.offsets[1:] - 1
+    steps = [plan[number] for number in range(len(plan))]
+    missing = [pairs for pairs in steps if np.isnan(before[ends[pairs]]).any()]
+    array = cache.open("r+") if world.first else None
+    known = cache.count - int(sum(recipe.lengths[1][pairs].sum() for pairs in missing))
+    title = "Scoring by the language model"
+    with (
+        bar(title, cache.count, "tokens", known, not world.first) as progress,
+        Loader(recipe.batch(pairs, 0) for pairs in missing) as loader,
+    ):
+        for done in range(1, len(missing) + 1):
+            batch = loader.next()
+            shares = world.gather(_scores(model, batch, world.device, precision))
+            for places, values in shares if world.first else ():
+                array[places] = values
+            if world.first and (done % BATCHES_BETWEEN_FLUSHES == 0 or done == len(missing)):
+                array.flush()
+            progress.advance(batch.work.target)
+
+
+@torch.inference_mode()
+def _scores(
+    model: LanguageModel, batch: Batch, device: torch.device, precision: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places and log p of this rank's target tokens."""
+    places, values = [], []
+    for parcel in batch.parts:
+        part = parcel.part(device)
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            states = model(part.inputs, part.target.ids, head=keep_states)
+            log_p = token_log_probabilities(*states, part.target.ids)[0]
+        places.append(part.place[part.mask].cpu().numpy())
+        values.append(log_p[part.mask].float().cpu().numpy())
+    return np.concatenate(places), np.concatenate(values)

@@ -1,0 +1,35 @@
+"""Small networks and sentences to search with."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cbmi.decoding import Special
+from cbmi.model import LanguageModel, Translator, pack
+from cbmi.model.layers import Shape
+
+SPECIAL = Special(pad=0, begin=1, end=2)
+
+
+def model(vocabulary, seed=0, sharpness=3.0):
+    torch.manual_seed(seed)
+    network = Translator(Shape(16, 32, 2, 1, 2), vocabulary, vocabulary, shared=True).eval()
+    network.target_embedding.weight.data *= sharpness
+    return network.requires_grad_(False)
+
+
+def sources(lengths, vocabulary, seed=0):
+    random = np.random.default_rng(seed)
+    return [[*random.integers(3, vocabulary, n - 1).tolist(), SPECIAL.end] for n in lengths]
+
+
+def packed(sentences):
+    return pack(np.concatenate([np.array(s) for s in sentences]), np.array([len(s) for s in sentences]))
+
+
+def language_model(vocabulary, seed=9):
+    torch.manual_seed(seed)
+    network = LanguageModel(Shape(16, 32, 2, 1, 2), vocabulary).eval()
+    network.embedding.weight.data *= 3.0
+    return network.requires_grad_(False)
