@@ -33,7 +33,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/cbmi benchmark
 
 clean:
 	rm -rf $(VENV) demo runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache

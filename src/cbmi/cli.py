@@ -230,6 +230,42 @@ def demo(
         run_demo(output, seed)
 
 
+@app.command()
+def benchmark(
+    preset: Annotated[list[str] | None, typer.Option(help="Sizes of the model; may be given several times.")] = None,
+    tokens: Annotated[list[int] | None, typer.Option(min=64, help="Tokens a step; several times.")] = None,
+    every_objective: Annotated[
+        bool, typer.Option("--every-objective", help="All objectives, not CBMI alone.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=4, help="Steps that are timed.")] = None,
+    sentences: Annotated[int | None, typer.Option(min=0, help="Sentences to translate; 0: none.")] = None,
+    device: Device = "auto",
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")] = "auto",
+    compile: Annotated[str, typer.Option(help="auto, or off for PyTorch's own operations.")] = "auto",
+    recompute_layers: Annotated[bool, typer.Option("--recompute-layers", help="As memory.recompute_layers.")] = False,
+    head_tokens: Annotated[int, typer.Option(min=0, help="As memory.head_tokens.")] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Append JSON lines here.")] = None,
+) -> None:
+    """Measure the speed of training and translation on this machine, beside peers on an H200."""
+    from cbmi.experiments.benchmark import Options, run_benchmark
+    from cbmi.training.world import choose_device
+
+    on_gpu = choose_device(device).type == "cuda"
+    options = Options(
+        presets=tuple(preset or (["base"] if on_gpu else ["tiny"])),
+        tokens=tuple(tokens or ([4096, 32768] if on_gpu else [2048])),
+        every_objective=every_objective,
+        steps=steps or (40 if on_gpu else 4),
+        sentences=sentences if sentences is not None else (2048 if on_gpu else 32),
+        device=device,
+        precision=precision,
+        compile=compile,
+        recompute_layers=recompute_layers,
+        head_tokens=head_tokens,
+    )
+    print(run_benchmark(options, output))
+
+
 @contextmanager
 def _stopping() -> Iterator[None]:
     """Training that SIGTERM stopped has done what it was told: status 0. After Ctrl-C a script should not go on."""

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from searches import SPECIAL, language_model, model, packed, sources
 
 from cbmi.decoding import Fusion, beam_search, queue
+from cbmi.decoding.candidates import best_continuations
 from cbmi.decoding.queue import Queue
-from cbmi.decoding.slots import best_continuations
-from cbmi.model import kernels
+from cbmi.decoding.translate import in_slots
 
 
 def both_ways(network, sentences, limits, beam, nbest, fusion=None, penalty=0.6):
@@ -76,4 +76,4 @@ def test_the_best_continuations_are_the_best_of_all(seed, beam, size):
 
 
 def test_a_cpu_goes_without_slots():
-    assert not kernels.fused(model(30).output_weight)
+    assert not in_slots(model(30))

@@ -137,7 +137,9 @@ def test_killed_in_the_midst_of_every_objective(tmp_path):
         settings = {"validate": {"every": 5, "beam": 1}, "checkpoints": {"every": 1, "keep_last": 1}}
         runs[name] = write_run(folder, stages=every_objective(folder, steps=2), **settings)
     assert cbmi("train", runs["whole"]).returncode == 0
-    script = PAUSE.format(module="cbmi.training.step", target="module.Stepper.compute", call=7, path=str(runs["killed"]))
+    script = PAUSE.format(
+        module="cbmi.training.step", target="module.Stepper.compute", call=7, path=str(runs["killed"])
+    )
     kills = 0
     while subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True).returncode:
         kills += 1

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="the fused kernels need Triton")
 
-from cbmi.decoding import slots
+from cbmi.decoding import candidates, slots
 from cbmi.model import head, kernels, pack
 from cbmi.model.attention import attend_padded
 from cbmi.model.dropout import Draws, Dropout, keep, seed_words
@@ -124,5 +124,5 @@ def test_decoding():
         ours = decode.attend_cache(query, kept, lengths, 3, table)
         assert torch.allclose(ours, slots.attend_cache(query, kept, lengths, 3, table), atol=1e-5)
     logits = 5 * torch.randn(5, 5001, generator=generator)
-    for a, b in zip(decode.survey(logits, slots.CHUNK), slots.survey(logits), strict=True):
+    for a, b in zip(decode.survey(logits, candidates.CHUNK), candidates.survey(logits), strict=True):
         assert torch.allclose(a, b, atol=1e-5)

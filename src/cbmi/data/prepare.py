@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -145,7 +145,7 @@ class _Writer:
         self.offsets.write(np.int64(0).tobytes())
 
     def add(self, sentences: list[list[int]], lengths: np.ndarray) -> None:
-        flat = np.fromiter((i for line in sentences for i in line), dtype=self.dtype, count=int(lengths.sum()))
+        flat = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=int(lengths.sum()))
         self.ids.write(flat.tobytes())
         self.offsets.write((self.end + np.cumsum(lengths)).tobytes())
         self.end += int(lengths.sum())

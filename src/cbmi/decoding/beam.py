@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cbmi.decoding.candidates import Special, best_continuations
 from cbmi.model import LanguageModel, Packed, Translator
 from cbmi.model.attention import to_rows
 from cbmi.model.fusion import fuse
@@ -24,15 +25,6 @@ class Hypothesis:
     ids: list[int]  # without the end of sentence
     score: float  # log-probability / length^length_penalty
     log_probability: float
-
-
-@dataclass(frozen=True)
-class Special:
-    """Ids that mean something to the search."""
-
-    pad: int
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -97,35 +89,23 @@ class _Search:
 
     def step(self) -> None:
         """Every growing hypothesis gets one more token."""
-        rows = len(self.alive)
-        log_p = self._next_log_probabilities().view(rows, self.beam, -1)
-        self.length += 1
-        totals = (self.scores[:, :, None] + log_p).flatten(1)
-        scores, places = totals.topk(min(2 * self.beam, totals.shape[1]), dim=1)
-        parents, words = places // log_p.shape[2], places % log_p.shape[2]
-        self._end(scores, parents, words)
-        self._grow(scores, parents, words)
-        self._leave()
-
-    def _next_log_probabilities(self) -> Tensor:
-        """(rows × beam, vocabulary); only the end of sentence is left to a hypothesis at its limit."""
         last = self.tokens[:, :, self.length - 1] if self.length else self.tokens[:, :, 0] * 0 + self.special.begin
-        log_p = self.cache.advance(last.reshape(-1), self.length)
-        log_p[:, [self.special.pad, self.special.begin]] = -torch.inf
-        at_limit = (self.limits <= self.length + 1).repeat_interleave(self.beam)
-        end = log_p[:, self.special.end].clone()
-        log_p.masked_fill_(at_limit[:, None], -torch.inf)
-        log_p[:, self.special.end] = end
-        return log_p
+        logits = self.cache.advance(last.reshape(-1), self.length)
+        self.length += 1
+        normal = self.cache.fusion is not None
+        best = best_continuations(logits, self.scores, self.limits <= self.length, self.special, normal)
+        self._end(*best)
+        self._grow(*best)
+        self._leave()
 
     def _end(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
         """Put hypotheses that end within the beam among the best that have ended."""
-        width = min(self.beam, scores.shape[1])
-        ends = (words[:, :width] == self.special.end) & (scores[:, :width] > -torch.inf)
+        scores, parents, words = scores[:, : self.beam], parents[:, : self.beam], words[:, : self.beam]
+        ends = (words == self.special.end) & (scores > -torch.inf)
         self.ended += ends.sum(1)
-        new = torch.where(ends, scores[:, :width] / self.length**self.penalty, -torch.inf)
+        new = torch.where(ends, scores / self.length**self.penalty, -torch.inf)
         rows = torch.arange(len(self.alive), device=new.device)[:, None]
-        tokens = self.tokens[rows, parents[:, :width]].clone()
+        tokens = self.tokens[rows, parents].clone()
         tokens[:, :, self.length - 1] = self.special.end
         pool = torch.cat([self.best_scores[self.alive], new], dim=1)
         pool_tokens = torch.cat([self.best_tokens[self.alive], tokens], dim=1)
@@ -136,11 +116,7 @@ class _Search:
     def _grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
         """Keep the `beam` best candidates that do not end."""
         growing = scores.masked_fill(words == self.special.end, -torch.inf)
-        self.scores, chosen = growing.topk(min(self.beam, growing.shape[1]), dim=1)
-        if self.scores.shape[1] < self.beam:  # a vocabulary smaller than the beam
-            missing = self.beam - self.scores.shape[1]
-            self.scores = F.pad(self.scores, (0, missing), value=-torch.inf)
-            chosen = F.pad(chosen, (0, missing), value=0)
+        self.scores, chosen = growing.topk(self.beam, dim=1)
         parents, words = parents.gather(1, chosen), words.gather(1, chosen)
         rows = torch.arange(len(self.alive), device=scores.device)[:, None]
         self.tokens = self.tokens[rows, parents]
@@ -192,12 +168,12 @@ class _Cache:
         self.past, self.language_model_past = _Past(), _Past()
 
     def advance(self, ids: Tensor, position: int) -> Tensor:
-        """Read one token a hypothesis: ids (rows × beam,) → log-probabilities (rows × beam, vocabulary)."""
+        """Read one token a hypothesis: ids (rows × beam,) → logits, or fused scores (rows × beam, vocabulary)."""
         positions = torch.full_like(ids, position)
         hidden = self.model.decode(ids, positions, position + 1, self.past.attend, self.source, self._attend_source)
         logits = output_logits(hidden, self.model.output_weight)
         if self.fusion is None:
-            return torch.log_softmax(logits, dim=-1)
+            return logits
         other = self.fusion.language_model
         hidden = other.decode(ids, positions, position + 1, self.language_model_past.attend)
         return fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.decoding.beam import Fusion, Hypothesis, Special, hypotheses
+from cbmi.decoding.beam import Fusion, Hypothesis, hypotheses
+from cbmi.decoding.candidates import Special
 from cbmi.decoding.slots import Room, Slots
 from cbmi.model import Packed, Translator, pack
 

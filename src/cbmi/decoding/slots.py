@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cbmi.decoding.beam import Fusion, Special
+from cbmi.decoding.beam import Fusion
+from cbmi.decoding.candidates import Special, best_continuations
 from cbmi.model import Packed, Translator, kernels
 from cbmi.model.fusion import fuse
 from cbmi.model.head import output_logits
-
-CHUNK = 64  # logits that are looked at together when the best are sought
 
 
 @dataclass(frozen=True)
@@ -97,13 +96,13 @@ class Slots:
         longest = self.room.length
         hidden = self.model.decode(last, position, longest, self._attend_past, self.memories, self._attend_source)
         at_limit = self.limits <= self.length + 1
-        if self.fusion is None:
-            logits = hidden @ self.model.output_weight.T
-            return best_continuations(logits, self.scores, at_limit, self.special)
-        own, other = output_logits(hidden, self.model.output_weight), self.fusion.language_model
-        hidden = other.decode(last, position, longest, self._attend_language_model_past)
-        fused = fuse(own, output_logits(hidden, other.output_weight), self.fusion.kind)
-        return best_continuations(fused, self.scores, at_limit, self.special, normal=True)
+        logits = output_logits(hidden, self.model.output_weight)
+        if self.fusion is not None:
+            other = self.fusion.language_model
+            hidden = other.decode(last, position, longest, self._attend_language_model_past)
+            logits = fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)
+        normal = self.fusion is not None
+        return best_continuations(logits, self.scores, at_limit, self.special, normal)
 
     def _attend_past(self, qkv: Tensor, layer: int) -> Tensor:
         """Attention of one new token a row to those before it."""
@@ -151,44 +150,6 @@ class Slots:
         behind = found >= self.scores[:, 0] / power
         self.active &= ~(beaten | (behind & (self.ended >= self.beam)) | (self.limits <= length))
         self.length.copy_(torch.where(self.active, length, self.length))
-
-
-def best_continuations(
-    logits: Tensor, scores: Tensor, at_limit: Tensor, special: Special, normal: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The 2 · beam best of score + log p among all continuations of each slot's hypotheses, best first.
-
-    logits (slots × beam, vocabulary), `normal` where they are log-probabilities already; scores (slots, beam);
-    at_limit (slots,): where only the end of sentence may follow. Gives scores, hypotheses and tokens, each
-    (slots, 2 · beam). The best tokens of a row are in the chunks with its highest logits: one pass finds those.
-    """
-    slots, beam = scores.shape
-    size, count = logits.shape[1], 2 * beam
-    total, maxima = survey(logits)
-    chunk = maxima.topk(min(count + 1, maxima.shape[1]), dim=1).indices  # one may stand out by a token that is barred
-    first = torch.arange(chunk.shape[1], device=chunk.device) == 0
-    at_limit = at_limit.repeat_interleave(beam)[:, None]
-    chunk = torch.where(at_limit, special.end // CHUNK, chunk)
-    words = (chunk[:, :, None] * CHUNK + torch.arange(CHUNK, device=chunk.device)).flatten(1)
-    values = logits.gather(1, words.clamp(max=size - 1)).float()
-    if not normal:
-        values = values - total[:, None]
-    only_end = (words == special.end) & first.repeat_interleave(CHUNK)
-    allowed = torch.where(at_limit, only_end, (words < size) & (words != special.pad) & (words != special.begin))
-    values = (values + scores.view(-1, 1)).masked_fill(~allowed, -torch.inf)
-    best, place = values.view(slots, -1).topk(count, dim=1)
-    return best, place // words.shape[1], words.view(slots, -1).gather(1, place)
-
-
-def survey(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp of each row (rows,), and the highest logit of each chunk of its columns (rows, chunks)."""
-    if kernels.fused(logits):
-        from cbmi.model.kernels.decode import survey as fused_survey
-
-        return fused_survey(logits, CHUNK)
-    values = logits.float()
-    padded = torch.nn.functional.pad(values, (0, -values.shape[1] % CHUNK), value=-torch.inf)
-    return values.logsumexp(1), padded.view(len(values), -1, CHUNK).amax(2)
 
 
 def attend_cache(query: Tensor, cache: Tensor, lengths: Tensor, rows: int, holders: Tensor | None) -> Tensor:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from cbmi.decoding.beam import Fusion, Hypothesis, Special, beam_search, default_limits
+from cbmi.decoding.beam import Fusion, Hypothesis, beam_search, default_limits
+from cbmi.decoding.candidates import Special
 from cbmi.decoding.queue import Queue
 from cbmi.model import Translator, kernels, pack
 
-TOKENS_AT_A_TIME = {"cpu": 1000, "cuda": 16000}  # source pieces in a batch
+TOKENS_AT_A_TIME = {"cpu": 4000, "cuda": 16000}  # source pieces in a batch
 Advance = Callable[[int], None]
 
 
@@ -36,7 +37,7 @@ def translate_ids(
     limits = default_limits(lengths) if limit is None else torch.full_like(lengths, limit)
     settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "fusion": fusion}
     sorted_sentences = [sentences[i] for i in order]
-    if in_slots(model, beam):
+    if in_slots(model):
         found = Queue(model, special, **settings).translate(sorted_sentences, limits, advance)
     else:
         found = _in_batches(model, sorted_sentences, special, limits, settings, advance)
@@ -46,10 +47,9 @@ def translate_ids(
     return results
 
 
-def in_slots(model: Translator, beam: int) -> bool:
+def in_slots(model: Translator) -> bool:
     """Whether the search goes through slots: where it can be recorded as a CUDA graph of fused kernels."""
-    weight = model.output_weight
-    return kernels.fused(weight) and 2 * beam <= len(weight)
+    return kernels.fused(model.output_weight)
 
 
 def _in_batches(
@@ -62,7 +62,7 @@ def _in_batches(
 ) -> list[list[Hypothesis]]:
     device = model.output_weight.device
     results = []
-    for batch in _batches(sentences, TOKENS_AT_A_TIME.get(device.type, 1000)):
+    for batch in _batches(sentences, TOKENS_AT_A_TIME.get(device.type, 4000)):
         ids = np.concatenate([np.asarray(sentences[i], dtype=np.int64) for i in batch])
         source = pack(ids, np.array([len(sentences[i]) for i in batch]), device)
         results += beam_search(model, source, special, limits=limits[batch.start : batch.stop], **settings)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cbmi.model.distribution import States, keep_states
-from cbmi.model.head import token_log_probabilities
+from cbmi.model.head import exact, token_log_probabilities
 from cbmi.model.language_model import LanguageModel
 from cbmi.model.packed import Packed
 from cbmi.model.translator import Translator
@@ -57,7 +57,7 @@ def gold_scores(
 
 def fuse(logits: Tensor, lm_logits: Tensor, fusion: str) -> Tensor:
     """The fused scores of the whole vocabulary: (rows, vocabulary), for the few rows of a decoding step."""
-    log_lm = torch.log_softmax(lm_logits, dim=-1)
+    logits, log_lm = exact(logits), torch.log_softmax(exact(lm_logits), dim=-1)
     if fusion == "prenorm":
         return torch.log_softmax(logits + log_lm, dim=-1)
     return torch.log_softmax(logits, dim=-1) + log_lm

@@ -18,6 +18,7 @@ from cbmi.model import kernels
 # (hidden (tokens, width), output matrix (vocabulary, width), gold (tokens,)) → tensors of (tokens,)
 Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
+CPU_COLUMNS = 2048  # logits of a row that are made at a time
 CHUNK_ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 28}  # logits in float32 at a time: 64 MiB, 1 GiB
 
 
@@ -59,8 +60,15 @@ def exact(logits: Tensor) -> Tensor:
 
 
 def output_logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """(rows, width) → (rows, vocabulary) in float32: for the few rows of a decoding step."""
-    return exact(hidden @ weight.to(hidden.dtype).T)
+    """(rows, width) → (rows, vocabulary): for the few rows of a decoding step. A CPU's caches like it in pieces."""
+    weight = weight.to(hidden.dtype)
+    if hidden.device.type != "cpu":
+        return hidden @ weight.T
+    logits = hidden.new_empty(len(hidden), len(weight))
+    for start in range(0, len(weight), CPU_COLUMNS):
+        columns = slice(start, start + CPU_COLUMNS)
+        torch.mm(hidden, weight[columns].T, out=logits[:, columns])
+    return logits
 
 
 class _GoldAndMean(torch.autograd.Function):

@@ -72,14 +72,15 @@ def packed_cbmi_weights(
     c = torch.where(mask, cbmi, 0).double()
     official = settings.std == "official"
 
-    def per_sentence(values: Tensor) -> Tensor:
-        return values.new_zeros(sentences).index_add_(0, sentence, values)
+    def per_sentence(*values: Tensor) -> tuple[Tensor, ...]:
+        return c.new_zeros(len(values), sentences).index_add_(1, sentence, torch.stack(values)).unbind()
 
-    count = per_sentence(mask.double())
-    mean = per_sentence(c) / count.clamp(min=1)
+    count, total, size = per_sentence(mask.double(), c, c**2)
+    tokens = count.clamp(min=1)
+    mean = total / tokens
     deviation = (c - mean[sentence]) * mask
-    variance = per_sentence(deviation**2) / (padded_length if official else count.clamp(min=1))
-    size = per_sentence(c**2) / count.clamp(min=1)
+    (variance,) = per_sentence(deviation**2)
+    variance, size = variance / (padded_length if official else tokens), size / tokens
     token = _weight(deviation, variance[sentence], size[sentence], settings.scale_token)
 
     present = (count > 0).double()

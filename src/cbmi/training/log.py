@@ -18,6 +18,7 @@ from cbmi.objectives.base import hashed
 from cbmi.training.world import World
 
 QUANTILES = (5, 25, 50, 75, 95)  # per cent
+FIGURES = 16  # sums at most
 SAMPLE = 256  # weights at a time that quantiles are taken of
 SAMPLES = 512  # such samples at most, out of all that were offered
 
@@ -28,15 +29,18 @@ class Meter:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.sums: dict[str, Tensor] = {}
+        self.places: dict[str, int] = {}  # of the figures' names in the sums
+        self.sums = torch.zeros(FIGURES, dtype=torch.float64, device=world.device)
         self.samples: Tensor | None = None  # (SAMPLES + 1, SAMPLE); the last row is for those that are not kept
         self.taken = torch.zeros((), dtype=torch.long, device=world.device)
 
     def add(self, **values: Tensor) -> None:
-        for name, value in values.items():
-            if name not in self.sums:
-                self.sums[name] = torch.zeros((), dtype=torch.float64, device=self.world.device)
-            self.sums[name].add_(value.detach())
+        """Add to the sums of these names; names that were once given together always are."""
+        for name in values:
+            self.places.setdefault(name, len(self.places))
+        first = self.places[next(iter(values))]
+        added = torch.stack([value.detach().double() for value in values.values()])
+        self.sums[first : first + len(values)] += added
 
     def sample(self, weights: Tensor, mask: Tensor) -> None:
         """Take note of some of the weights, evenly spaced; masked ones are not counted. When there is no more room,
@@ -62,15 +66,13 @@ class Meter:
 
     def loss(self) -> float:
         """This rank's sum of losses so far, read from the device; 0 if nothing was added."""
-        return float(self.sums.get("loss", 0.0))
+        return float(self.sums[self.places["loss"]]) if self.places else 0.0
 
     def read(self) -> dict[str, float]:
         """The sums over all ranks; counting begins anew."""
-        names = sorted(self.sums)
-        values = self.world.sum(torch.stack([self.sums[name] for name in names])).tolist()
-        for value in self.sums.values():
-            value.zero_()
-        return dict(zip(names, values, strict=True))
+        values = self.world.sum(self.sums).tolist()
+        self.sums.zero_()
+        return {name: values[place] for name, place in self.places.items()}
 
 
 def figures(sums: dict[str, float]) -> dict[str, float]:

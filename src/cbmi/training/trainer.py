@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,19 @@ class Trainer:
         return bool(patience) and self.state.stale >= patience
 
     def _train_stage(self, stage: Stage, objective: Objective, log: Log | None) -> None:
+        title, quiet = f"Stage {stage.name}", not self.world.first
+        with (
+            self.running(stage, objective) as running,
+            bar(title, stage.steps, "steps", self.state.stage_step, quiet) as progress,
+        ):
+            self.state.stage_done = False
+            while not self._stage_over() and not self.stopping:
+                self.step(running)
+                self._after_step(running, progress, log)
+
+    @contextmanager
+    def running(self, stage: Stage, objective: Objective) -> Iterator[Running]:
+        """A stage, ready to go on step by step."""
         live = self.live
         live.place_language_model(stage)
         live.translator.network.train()
@@ -91,15 +105,22 @@ class Trainer:
             head_tokens=self.config.memory.head_tokens,
             fused=self.config.compile == "auto",
         )
+        if "distribution" in objective.needs:
+            torch.compiler.reset()  # each objective's term is compiled on its own
         steps = GraphSteps(stepper) if self._graphs() else PlainSteps(stepper)
-        with (
-            self._loader(stepper.supply, fixed_shape=self._graphs()) as loader,
-            bar(f"Stage {stage.name}", stage.steps, "steps", self.state.stage_step, not self.world.first) as progress,
-        ):
-            clock, self.state.stage_done = _Clock(loader, self._rate(stage, objective)), False
-            while not self._stage_over() and not self.stopping:
-                self._step(stepper, steps, clock)
-                self._after_step(stepper, clock, progress, log)
+        least = self._least_time(stage, objective)
+        with self._loader(stepper.supply, fixed_shape=self._graphs()) as loader:
+            yield Running(stepper, steps, _Clock(loader, least))
+
+    def step(self, running: Running) -> None:
+        batch, state = running.clock.loader.next(), self.state
+        state.epoch, state.batch = batch.epoch, batch.batch
+        state.step += 1
+        state.stage_step += 1
+        state.schedule_step += 1
+        running.stepper.schedule(state.schedule_step)
+        running.steps.run(batch.parts)
+        running.clock.work += batch.work
 
     def _graphs(self) -> bool:
         """Whether steps are replayed from a CUDA graph: not among several processes, nor with fp16's loss scaling."""
@@ -131,7 +152,7 @@ class Trainer:
         accumulate, seed = self.live.accumulate, self.config.seed
         return Recipe(self.corpus, self.lengths, self.state.step_tokens, accumulate, seed, self.world, numbers)
 
-    def _rate(self, stage: Stage, objective: Objective) -> Callable[[Work], float]:
+    def _least_time(self, stage: Stage, objective: Objective) -> Callable[[Work], float]:
         """Seconds that a large matrix product would take, on all ranks, for the arithmetic of some work."""
         model, pieces = self.config.model, self.live.sizes[1]
         of_translator = BACKWARD + len(objective.needs & {"teacher"}) + getattr(objective, "samples", 0)
@@ -149,17 +170,7 @@ class Trainer:
         capacity = recipe.capacity(state.epoch) if fixed_shape else None
         return Loader(recipe.batches(state.epoch, state.batch, state.step + 1, capacity))
 
-    def _step(self, stepper: Stepper, steps: PlainSteps, clock: _Clock) -> None:
-        batch, state = clock.loader.next(), self.state
-        state.epoch, state.batch = batch.epoch, batch.batch
-        state.step += 1
-        state.stage_step += 1
-        state.schedule_step += 1
-        stepper.schedule(state.schedule_step)
-        steps.run(batch.parts)
-        clock.work += batch.work
-
-    def _after_step(self, stepper: Stepper, clock: _Clock, progress: Bar, log: Log | None) -> None:
+    def _after_step(self, running: Running, progress: Bar, log: Log | None) -> None:
         state, stage = self.state, self._stage()
         last = state.stage_step == stage.steps
         every = self.config.checkpoints.every or self.config.validate_.every
@@ -167,11 +178,11 @@ class Trainer:
         self._agree_to_stop()
         saving = validating or last or self.stopping or state.stage_step % every == 0
         if saving:
-            self._check(stepper.meter.loss())
-        note = self._log_figures(stepper, clock, log) if last or state.step % self.config.log.every == 0 else None
+            self._check(running.stepper.meter.loss())
+        note = self._log_figures(running, log) if last or state.step % self.config.log.every == 0 else None
         progress.advance(1, note)
         state.score = None
-        with clock.paused():
+        with running.clock.paused():
             if validating:
                 self._validate(log)
             state.stage_done = last or (validating and self._out_of_patience())
@@ -180,14 +191,14 @@ class Trainer:
             if saving:
                 self.live.save()
 
-    def _log_figures(self, stepper: Stepper, clock: _Clock, log: Log | None) -> str:
+    def _log_figures(self, running: Running, log: Log | None) -> str:
         """Write a record; gives its gist for the progress bar."""
-        state = self.state
+        state, stepper = self.state, running.stepper
         record = {"step": state.step, "stage": self._stage().name, "epoch": state.epoch}
         record |= figures(stepper.meter.read()) | stepper.meter.quantiles()
         self._check(record["loss"])
         record["lr"] = learning_rate(state.schedule_step, self.config.optimizer)
-        record |= {name: float(norm) for name, norm in stepper.norms.items()} | clock.read()
+        record |= {name: float(norm) for name, norm in stepper.norms.items()} | running.clock.read()
         if log:
             log.write(record)
         speed = f"{record['tokens_per_second']:,.0f} tokens/s, MFU {record['mfu']:.0%}"
@@ -236,6 +247,15 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A stage under way."""
+
+    stepper: Stepper
+    steps: PlainSteps
+    clock: _Clock
 
 
 class _Clock:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from cbmi.config import RunConfig
 from cbmi.data.corpus import Corpus
@@ -20,6 +23,7 @@ from cbmi.training.part import make_part
 from cbmi.training.world import World
 
 SPECIAL = Special(PAD, BOS, EOS)
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class Validator:
@@ -46,30 +50,33 @@ class Validator:
 
         With `fusion`, those of translator and language model fused.
         """
-        fused = Fusion(language_model, fusion) if fusion else None
         networks = [network for network in (translator, language_model) if network is not None]
         modes = [network.training for network in networks]
         for network in networks:
             network.eval()
-        with torch.autocast(self.world.device.type, precision, enabled=precision != torch.float32):
-            result = self._losses(translator, language_model, fused)
-            if self.settings.beam:
-                result["valid_bleu"] = self._bleu(translator, fused)
+        half = precision != torch.float32
+        with torch.autocast(self.world.device.type, precision, enabled=half):
+            result = self._losses(translator, language_model, fusion)
+        if self.settings.beam:  # the search wants the weights themselves in half precision
+            translator, language_model = (
+                _copy(network, precision) if half and network is not None else network
+                for network in (translator, language_model)
+            )
+            result["valid_bleu"] = self._bleu(translator, Fusion(language_model, fusion) if fusion else None)
         for network, mode in zip(networks, modes, strict=True):
             network.train(mode)
         return result
 
     @torch.inference_mode()
     def _losses(
-        self, translator: Translator, language_model: LanguageModel | None, fusion: Fusion | None
+        self, translator: Translator, language_model: LanguageModel | None, fusion: str | None
     ) -> dict[str, float]:
         sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
         for number in range(self.world.rank, len(self.batches), self.world.size):
             part = make_part(self.corpus, self.batches[number], self.world.device)
             sums[0] += len(part.target.ids)
-            kind = fusion.kind if fusion else None
             batch = (part.source, part.inputs, part.target.ids)
-            nmt, _, lm = gold_scores(translator, language_model, *batch, kind)
+            nmt, _, lm = gold_scores(translator, language_model, *batch, fusion)
             sums[1] -= nmt.double().sum()
             if lm is not None:
                 sums[2] -= lm.double().sum()
@@ -96,3 +103,7 @@ class Validator:
         shares = self.world.gather(texts)
         together = [shares[i % self.world.size][i // self.world.size] for i in range(len(self.corpus))]
         return corpus_bleu(together, self.references)
+
+
+def _copy(network: Network, precision: torch.dtype) -> Network:
+    return copy.deepcopy(network).to(precision).eval().requires_grad_(False)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,3 +36,10 @@ def choose(wanted: bool) -> Iterator[None]:
         yield
     finally:
         _wanted.reset(before)
+
+
+def compiled() -> int:
+    """How many variants of the fused kernels have been compiled in this process."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(f"{__name__}.")]
+    functions = [value for module in modules for value in vars(module).values() if hasattr(value, "device_caches")]
+    return sum(len(caches[0]) for function in functions for caches in function.device_caches.values())

@@ -18,7 +18,7 @@ from cbmi.model.kernels.random import kept, row_state
 
 # Tokens in a tile of queries and of keys (and the other way round in the gradient of the keys), found by trial.
 FORWARD = {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1}
-BACKWARD = {"M": 64, "N": 64, "num_warps": 4, "num_stages": 1}
+BACKWARD = {"M": 32, "N": 32, "num_warps": 2, "num_stages": 1}
 
 
 @triton.jit

@@ -77,7 +77,7 @@ def attend_cache(query: Tensor, cache: Tensor, lengths: Tensor, rows: int, holde
 
 
 def survey(logits: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """`cbmi.decoding.slots.survey` in one pass."""
+    """`cbmi.decoding.candidates.survey` in one pass."""
     rows, size = logits.shape
     chunks = triton.cdiv(size, chunk)
     total = logits.new_empty(rows, dtype=torch.float32)

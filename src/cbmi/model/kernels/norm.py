@@ -11,9 +11,8 @@ from cbmi.model import dropout as plain
 from cbmi.model.kernels.elementwise import tile
 from cbmi.model.kernels.random import kept, row_state
 
-ELEMENTS = 2048  # of a tile of rows
-WARPS = 4
-PROGRAMS = 1056  # at most, that share the rows in the backward pass: eight for each multiprocessor of a large GPU
+FORWARD, BACKWARD = 2048, 1024  # elements of a tile of rows
+PROGRAMS = 528  # at most, that share the rows in the backward pass: four for each multiprocessor of a large GPU
 
 
 @triton.jit
@@ -88,7 +87,7 @@ class _AddNorm(torch.autograd.Function):
         rows, width = x.shape
         out = torch.empty_like(x)
         mean, spread = x.new_empty(2, rows, dtype=torch.float32)
-        size = tile(width, ELEMENTS)
+        size = tile(width, FORWARD)
         draw = (x if seed is None else seed, site, plain.threshold(rate), 1 / (1 - rate), rows)
         grid = (triton.cdiv(rows, size["R"]),)
         norm_forward[grid](
@@ -103,14 +102,14 @@ class _AddNorm(torch.autograd.Function):
         x, y, y_bias, weight, mean, spread, *seed = ctx.saved_tensors
         site, rate = ctx.settings
         rows, width = x.shape
-        size = tile(width, ELEMENTS)
+        size = tile(width, BACKWARD)
         programs = min(PROGRAMS, triton.cdiv(rows, size["R"]))
         to_x = torch.empty_like(x)
         to_y = torch.empty_like(y) if rate > 0 else to_x
         partial = x.new_empty(programs, 3, width, dtype=torch.float32)
         draw = (*(seed or [x]), site, plain.threshold(rate), 1 / (1 - rate), rows)
         pointers = (slope.contiguous(), x, y, y_bias, to_x, to_y, partial, mean, spread, weight)
-        norm_backward[(programs,)](*pointers, *draw, width=width, DROP=rate > 0, **size, num_warps=WARPS)
+        norm_backward[(programs,)](*pointers, *draw, width=width, DROP=rate > 0, **size)
         of_weight, of_bias, of_y_bias = partial.sum(0).to(weight.dtype)
         return to_x, to_y, of_y_bias, of_weight, of_bias, None, None, None, None
 
