@@ -5,19 +5,22 @@
 Fresh random inputs in bf16, 32768 tokens with the lengths of real sentences, sizes of `base`. Errors are relative,
 |found - exact| / |exact|, against the plain twin in float64 on the same inputs: of the result, and the largest of its
 gradients; bf16's own rounding is 2e-3 to 4e-3. Times are of replays of a CUDA graph. The floor is the time that the
-fewest bytes (each input read once, each output written once) take at the measured speed of a large copy.
+fewest bytes (each input read once, each output written once) take at the measured speed of a large copy. At last, steps
+of training with fused kernels and CUDA graphs beside steps with PyTorch's own operations: the same losses?
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.experiments.benchmark import machine, sentence_lengths
+from cbmi.experiments.benchmark import SYSTEMS, Options, machine, new_trainer, sentence_lengths
 from cbmi.model import kernels, pack
 from cbmi.model.attention import attend, attend_padded
 from cbmi.model.dropout import Draws, Dropout, seed_words
@@ -130,6 +133,22 @@ def cases():
         lambda h, w: torch.stack(token_log_probabilities(h, w, gold)),
         [normal(TOKENS, WIDTH), normal(PIECES, WIDTH) * 0.05], 2, 8, TOKENS * PIECES * 2,
     )  # fmt: skip
+
+
+def course(compile: str, steps: int = 8) -> list[tuple[float, float, float]]:
+    """Loss, language model's loss and gradient norm of steps that train both networks with CBMI, dropout on."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = new_trainer(Options(steps=steps, compile=compile), "base", 4096, Path(folder))
+        number = list(SYSTEMS).index("cbmi, LM trained along") + 1
+        trainer.live.begin_stage(number)
+        result = []
+        with trainer.running(trainer.config.stages[number], trainer.objectives[number]) as running:
+            for _ in range(steps):
+                trainer.step(running)
+                sums = running.stepper.meter.read()
+                norm = float(running.stepper.norms["grad_norm"])
+                result.append((sums["loss"] / sums["tokens"], sums["lm_nll"] / sums["tokens"], norm))
+    return result
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,23 +151,26 @@ def config_for(options: Options, preset: str, tokens: int, folder: Path) -> RunC
     return check(RunConfig, values, "benchmark")
 
 
-def measure_training(options: Options, preset: str, tokens: int, note) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        pairs = max(2000, -(-tokens * options.steps // 27))
-        write_corpus(folder / "corpus", pairs, options.vocabulary)
-        config = config_for(options, preset, tokens, folder / "run")
-        run = Run(config.output)
-        run.vocab.mkdir(parents=True)
-        (run.vocab / "shared.model").touch()
-        sizes = (options.vocabulary, options.vocabulary)
-        live = LiveRun(config, run, sizes, World(0, 1, choose_device(config.device)))
-        objectives = [build(stage.objective, stage.name) for stage in config.stages]
-        trainer = Trainer(live, objectives, Statistics(Corpus(folder / "corpus"), sizes), None)
-        live.place_language_model(config.stages[0])
+def new_trainer(options: Options, preset: str, tokens: int, folder: Path) -> Trainer:
+    """A run of random data, ready for its stages."""
+    write_corpus(folder / "corpus", max(2000, -(-tokens * options.steps // 27)), options.vocabulary)
+    config = config_for(options, preset, tokens, folder / "run")
+    run = Run(config.output)
+    run.vocab.mkdir(parents=True)
+    (run.vocab / "shared.model").touch()
+    sizes = (options.vocabulary, options.vocabulary)
+    live = LiveRun(config, run, sizes, World(0, 1, choose_device(config.device)))
+    live.place_language_model(config.stages[0])
+    objectives = [build(stage.objective, stage.name) for stage in config.stages]
+    return Trainer(live, objectives, Statistics(Corpus(folder / "corpus"), sizes), None)
+
+
+def measure_training(options: Options, preset: str, tokens: int, note: Callable[[dict[str, Any]], None]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = new_trainer(options, preset, tokens, Path(folder))
         of_ce = None
         for number, label in enumerate(systems(options), start=1):
-            live.begin_stage(number)
+            trainer.live.begin_stage(number)
             row = {"what": label, "preset": preset, "tokens": tokens, **measure_stage(trainer, number, options.steps)}
             of_ce = row["ms_per_step"] if label == "ce" else of_ce
             row["over_ce"] = row["ms_per_step"] / of_ce
