@@ -5,8 +5,8 @@
 Fresh random inputs in bf16, 32768 tokens with the lengths of real sentences, sizes of `base`. Errors are relative,
 |found - exact| / |exact|, against the plain twin in float64 on the same inputs: of the result, and the largest of its
 gradients; bf16's own rounding is 2e-3 to 4e-3. Times are of replays of a CUDA graph. The floor is the time that the
-fewest bytes (each input read once, each output written once) take at the measured speed of a large copy. At last, steps
-of training with fused kernels and CUDA graphs beside steps with PyTorch's own operations: the same losses?
+fewest bytes (each input read once, each output written once) take at the measured speed of a large copy. At last,
+steps of training with fused kernels and CUDA graphs beside steps with PyTorch's own operations: the same losses?
 """
 
 from __future__ import annotations
