@@ -210,6 +210,7 @@ class RunConfig(Settings):
     compile: Literal["auto", "off"] = "auto"  # off: every step computed as it comes, by PyTorch's own operations
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     memory: Memory = Memory()
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # fsdp: weights and moments are spread over the ranks
     validate_: Annotated[Validate, Field(alias="validate")] = Validate()
     checkpoints: Checkpoints = Checkpoints()
     log: Log = Log()

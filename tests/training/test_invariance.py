@@ -136,3 +136,35 @@ def test_half_precision_trains(task, precision):
     half = train(task, precision, stages=CE, precision=precision, **batch(200))
     assert losses(half) == pytest.approx(losses(full), rel=0.02)
     assert losses(half)[-1] < losses(half)[0]
+
+
+@pytest.mark.parametrize("stages", [TWO_STAGES, BACK_AGAIN], ids=["two-stages", "back-again"])
+def test_weights_spread_over_two_ranks_follow_one(task, stages):
+    """FSDP: the same losses, gradients and checkpoints, which one rank can go on with."""
+    name = stages[0]["name"]
+    one = train(task, f"whole-{name}", stages=stages, **batch(200))
+    two = train(task, f"spread-{name}", ranks=2, stages=stages, parallel="fsdp", **batch(100))
+    assert_same_course(one, two)
+    assert figures(one, "valid_loss") == pytest.approx(figures(two, "valid_loss"), abs=1e-4)
+    for file in ("translator", "language_model", "optimizer"):
+        ours, theirs = (load_file(run / "best" / f"{file}.safetensors") for run in (two, one))
+        assert {key: value.shape for key, value in ours.items()} == {key: v.shape for key, v in theirs.items()}
+
+
+def test_spread_weights_go_on_elsewhere_and_back(task):
+    """Two ranks, one with accumulation, two with accumulation."""
+    stage = {"name": "beside", "objective": "ce", "language_model": "train", "steps": 9}
+    whole = train(task, "never-spread", stages=[stage], **batch(200))
+    train(task, "wandering", ranks=2, stages=[stage | {"steps": 3}], parallel="fsdp", **batch(100))
+    train(task, "wandering", stages=[stage | {"steps": 6}], **batch(100))
+    wandering = train(task, "wandering", ranks=2, stages=[stage], parallel="fsdp", **batch(100))
+    assert_same_course(wandering, whole)
+    split = train(task, "split", ranks=2, stages=[stage], parallel="fsdp", **batch(50, 2))
+    assert_same_course(split, whole)
+
+
+def test_every_objective_goes_with_spread_weights(task):
+    stages = every_objective(task, steps=2)
+    one = train(task, "one-of-all", stages=stages, **batch(200))
+    two = train(task, "two-spread", ranks=2, stages=stages, parallel="fsdp", **batch(100))
+    assert_same_course(two, one)

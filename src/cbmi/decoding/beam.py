@@ -170,7 +170,7 @@ class _Cache:
     def advance(self, ids: Tensor, position: int) -> Tensor:
         """Read one token a hypothesis: ids (rows × beam,) → logits, or fused scores (rows × beam, vocabulary)."""
         positions = torch.full_like(ids, position)
-        hidden = self.model.decode(ids, positions, position + 1, self.past.attend, self.source, self._attend_source)
+        hidden = self.model.decode(ids, positions, position + 1, self.past.attend, self._attend_source)
         logits = output_logits(hidden, self.model.output_weight)
         if self.fusion is None:
             return logits
@@ -178,10 +178,10 @@ class _Cache:
         hidden = other.decode(ids, positions, position + 1, self.language_model_past.attend)
         return fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)
 
-    def _attend_source(self, query: Tensor, memory: Tensor, layer: int) -> Tensor:
+    def _attend_source(self, query: Tensor, layer: int) -> Tensor:
         """The hypotheses of a sentence share its source: they are the queries of one attention."""
         grouped = query.unflatten(0, (-1, self.beam)).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(grouped, *memory.unbind(1), attn_mask=self.filled)
+        mixed = F.scaled_dot_product_attention(grouped, *self.source[layer].unbind(1), attn_mask=self.filled)
         return mixed.transpose(1, 2).flatten(0, 1)
 
     def reorder(self, rows: Tensor) -> None:

@@ -94,7 +94,7 @@ class Slots:
         """The 2 · beam best continuations of each slot's hypotheses: their scores, hypotheses and tokens."""
         position = self.length.repeat_interleave(self.beam)
         longest = self.room.length
-        hidden = self.model.decode(last, position, longest, self._attend_past, self.memories, self._attend_source)
+        hidden = self.model.decode(last, position, longest, self._attend_past, self._attend_source)
         at_limit = self.limits <= self.length + 1
         logits = output_logits(hidden, self.model.output_weight)
         if self.fusion is not None:
@@ -114,8 +114,8 @@ class Slots:
     def _attend_language_model_past(self, qkv: Tensor, layer: int) -> Tensor:
         return self._attend_past(qkv, len(self.model.decoder) + layer)
 
-    def _attend_source(self, query: Tensor, memory: Tensor, layer: int) -> Tensor:
-        return attend_cache(query, memory, self.source_lengths, self.beam, None)
+    def _attend_source(self, query: Tensor, layer: int) -> Tensor:
+        return attend_cache(query, self.memories[layer], self.source_lengths, self.beam, None)
 
     def _end(self, scores: Tensor, parents: Tensor, words: Tensor, power: Tensor) -> None:
         """Put hypotheses that end within the beam among the best that have ended."""

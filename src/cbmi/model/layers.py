@@ -14,11 +14,10 @@ from cbmi.model import kernels
 from cbmi.model.attention import CrossAttention, SelfAttention
 from cbmi.model.dropout import Draws, Dropout
 
-# (queries, keys and values of one kind, layer) → mixed values, (tokens, heads, size); and (queries, keys and values
-# of the source, layer) → the same. How tokens see one another is the caller's: packed sentences in training, one new
-# token and a cache in decoding.
+# (what attends, number of the layer) → mixed values (tokens, heads, size). Self-attention gives queries, keys and
+# values, attention to the source queries alone. How tokens see one another, and the source, is the caller's: packed
+# sentences in training, one new token and a cache in decoding.
 Attend = Callable[[Tensor, int], Tensor]
-AttendMemory = Callable[[Tensor, Tensor, int], Tensor]
 POSITIONS = 2048  # whose waves are kept
 
 
@@ -81,19 +80,12 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(shape, draws)
         self.feed_forward_norm = AddNorm(shape, draws)
 
-    def forward(
-        self,
-        x: Tensor,
-        number: int,
-        attend: Attend,
-        memory: Tensor | None = None,
-        attend_memory: AttendMemory | None = None,
-    ) -> Tensor:
-        """x (tokens, width) → the same; `memory` holds this layer's keys and values of the source."""
+    def forward(self, x: Tensor, number: int, attend: Attend, attend_source: Attend | None = None) -> Tensor:
+        """x (tokens, width) → the same."""
         mixed = attend(self.self_attention.project(x), number).flatten(1)
         x = self.self_norm(x, mixed, self.self_attention.output)
-        if memory is not None:
-            mixed = attend_memory(self.cross_attention.project_query(x), memory, number).flatten(1)
+        if attend_source is not None:
+            mixed = attend_source(self.cross_attention.project_query(x), number).flatten(1)
             x = self.cross_norm(x, mixed, self.cross_attention.output)
         return self.feed_forward_norm(x, self.feed_forward.hidden(x), self.feed_forward.outer)
 
@@ -103,15 +95,9 @@ class Stack(nn.ModuleList):
 
     recompute = False  # whether the backward pass computes the insides of the layers anew instead of keeping them
 
-    def run(
-        self,
-        x: Tensor,
-        attend: Attend,
-        memories: list[Tensor] | None = None,
-        attend_memory: AttendMemory | None = None,
-    ) -> Tensor:
+    def run(self, x: Tensor, attend: Attend, attend_source: Attend | None = None) -> Tensor:
         for number, layer in enumerate(self):
-            inputs = (x, number, attend, memories[number] if memories else None, attend_memory)
+            inputs = (x, number, attend, attend_source)
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:

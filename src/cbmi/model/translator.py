@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from cbmi.model.attention import attend
 from cbmi.model.dropout import Draws
 from cbmi.model.head import Head, token_log_probabilities
-from cbmi.model.layers import Attend, AttendMemory, Embedding, Layer, Shape, Stack, embedding_matrix, initialise
+from cbmi.model.layers import Attend, Embedding, Layer, Shape, Stack, embedding_matrix, initialise
 from cbmi.model.packed import Packed
 
 
@@ -37,16 +37,16 @@ class Translator(nn.Module):
     ) -> tuple[Tensor, ...]:
         """log p(gold) and the vocabulary's mean log p, each (target tokens,), when the decoder reads `inputs`;
         or what else `head` makes of the hidden states."""
-        memories, layout = self.memories(self.encode(source)), inputs.layout
+        states, layout = self.encode(source), inputs.layout
 
         def attend_self(qkv: Tensor, number: int) -> Tensor:
             return attend(qkv, None, layout, layout, True, self.decoder[number].self_attention.dropout)
 
-        def attend_memory(query: Tensor, memory: Tensor, number: int) -> Tensor:
-            dropout = self.decoder[number].cross_attention.dropout
-            return attend(query, memory, layout, source.layout, False, dropout)
+        def attend_source(query: Tensor, number: int) -> Tensor:
+            part = self.decoder[number].cross_attention
+            return attend(query, part.project_memory(states), layout, source.layout, False, part.dropout)
 
-        hidden = self.decode(inputs.ids, layout.position, layout.longest, attend_self, memories, attend_memory)
+        hidden = self.decode(inputs.ids, layout.position, layout.longest, attend_self, attend_source)
         return head(hidden, self.output_weight, gold)
 
     def encode(self, source: Packed) -> Tensor:
@@ -69,9 +69,8 @@ class Translator(nn.Module):
         position: Tensor,
         longest: int,
         attend_self: Attend,
-        memories: list[Tensor],
-        attend_memory: AttendMemory,
+        attend_source: Attend,
     ) -> Tensor:
         """Decoder states (tokens, width); how tokens see one another is up to the two `attend` functions."""
         x = self.target_embedding(ids, position, longest)
-        return self.decoder.run(x, attend_self, memories, attend_memory)
+        return self.decoder.run(x, attend_self, attend_source)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, disk_errors, read_json, remove_folder, sha256, to_json
 from cbmi.progress import say
+from cbmi.training.sharding import spread_like
 
 FORMAT = 1
 TRANSLATOR, LANGUAGE_MODEL, OPTIMIZER = "translator", "language_model", "optimizer"
@@ -138,7 +139,7 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], where: Path) ->
         raise UserError(f"{where}: these weights are of a network of another shape or vocabulary.")
     with torch.no_grad():
         for name, parameter in own.items():
-            parameter.copy_(tensors[name])
+            parameter.copy_(spread_like(tensors[name], parameter))
 
 
 def point_to(link: Path, folder: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cbmi.config import Optimizer
 from cbmi.training.checkpoint import weights_of
+from cbmi.training.sharding import is_sharded, shard, spread_like, whole
 from cbmi.training.world import World
 
 
@@ -24,10 +26,19 @@ def learning_rate(step: int, settings: Optimizer) -> float:
 class Learner:
     """Translator and language model each have one, so neither's gradient touches the other's."""
 
-    def __init__(self, network: nn.Module, settings: Optimizer, world: World, precision: torch.dtype) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: Optimizer,
+        world: World,
+        precision: torch.dtype,
+        parallel: Literal["ddp", "fsdp"] = "ddp",
+    ) -> None:
         self.network, self.settings, self.world, self.precision = network, settings, world, precision
         self.run: nn.Module = network
-        if world.size > 1:
+        if world.size > 1 and parallel == "fsdp":
+            shard(network, world.device)
+        elif world.size > 1:
             devices = [world.device.index] if world.device.type == "cuda" else None
             self.run = DistributedDataParallel(network, device_ids=devices)
         self.restart()
@@ -53,9 +64,18 @@ class Learner:
         with self.unsynchronised(not last):
             self.scaler.scale(loss).backward()
 
-    def unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
+    @contextmanager
+    def unsynchronised(self, wanted: bool) -> Iterator[None]:
         """For the forward pass too: DDP decides there whether the backward pass is to be exchanged."""
-        return self.run.no_sync() if wanted and isinstance(self.run, DistributedDataParallel) else nullcontext()
+        if wanted and isinstance(self.run, DistributedDataParallel):
+            with self.run.no_sync():
+                yield
+        elif wanted and is_sharded(self.network):
+            self.network.set_requires_gradient_sync(False)
+            yield
+            self.network.set_requires_gradient_sync(True)
+        else:
+            yield
 
     def schedule(self, step: int) -> None:
         """Set the learning rate of the coming update."""
@@ -74,7 +94,7 @@ class Learner:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return norm
+        return whole(norm)
 
     def moments(self, prefix: str) -> dict[str, Tensor]:
         """Adam's state, by parameter."""
@@ -87,9 +107,10 @@ class Learner:
     def load_moments(self, prefix: str, tensors: dict[str, Tensor]) -> None:
         groups = self.optimizer.state_dict()["param_groups"]
         state: dict[int, dict[str, Any]] = {}
-        for number, name in enumerate(weights_of(self.network)):
+        for number, (name, parameter) in enumerate(weights_of(self.network).items()):
             start = f"{prefix}/{name}/"
             found = {key.removeprefix(start): tensors[key] for key in tensors if key.startswith(start)}
+            found = {key: spread_like(value, parameter) if value.dim() else value for key, value in found.items()}
             if found:
                 state[number] = found
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import Tensor, nn
 
 from cbmi.config import RunConfig, Stage
 from cbmi.errors import UserError
@@ -16,7 +18,10 @@ from cbmi.training.checkpoint import LANGUAGE_MODEL, OPTIMIZER, TRANSLATOR, Stat
 from cbmi.training.learner import Learner
 from cbmi.training.networks import new_language_model, new_translator
 from cbmi.training.run import Run
+from cbmi.training.sharding import is_sharded, whole
 from cbmi.training.world import World, choose_precision
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class LiveRun:
@@ -25,6 +30,10 @@ class LiveRun:
     def __init__(self, config: RunConfig, run: Run, sizes: tuple[int, int], world: World) -> None:
         self.config, self.run, self.sizes, self.world = config, run, sizes, world
         self.precision = choose_precision(config.precision, world.device)
+        if config.parallel == "fsdp" and self.precision == torch.float16:
+            raise UserError(
+                "parallel: fsdp does not go with fp16's loss scaling; say precision=bf16 or parallel=ddp."
+            )
         self.state = State(step_tokens=config.batch.tokens * config.batch.accumulate * world.size)
         shared = config.data.vocabulary.shared
         self.translator = self._learner(new_translator(config.model, sizes, shared, config.seed))
@@ -36,7 +45,7 @@ class LiveRun:
         for module in network.modules():
             if isinstance(module, Stack):
                 module.recompute = self.config.memory.recompute_layers
-        return Learner(network, self.config.optimizer, self.world, self.precision)
+        return Learner(network, self.config.optimizer, self.world, self.precision, self.config.parallel)
 
     def resume(self) -> bool:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -92,14 +101,33 @@ class LiveRun:
         else:
             self.language_model_learner = None
             if self.language_model is not None:
-                self.language_model.requires_grad_(False).eval()
+                self.language_model = self.whole(self.language_model).requires_grad_(False).eval()
+
+    def whole(self, network: Network) -> Network:
+        """The network with all of its weights on this rank: itself, unless they are spread over the ranks."""
+        if not is_sharded(network):
+            return network
+        shared = self.config.data.vocabulary.shared
+        if isinstance(network, Translator):
+            copy = new_translator(self.config.model, self.sizes, shared)
+        else:
+            copy = new_language_model(self.config.model, self.sizes[1])
+        copy.to(self.world.device)
+        store.load_weights(copy, {n: whole(p.detach()) for n, p in store.weights_of(network).items()}, self.run.path)
+        return copy.train(network.training)
+
+    def _gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors as they go to disk, on the first rank; the others only take part where weights are spread."""
+        whole_ones = ((name, whole(tensor.detach())) for name, tensor in tensors.items())
+        return {name: tensor.cpu() for name, tensor in whole_ones if self.world.first}
 
     def teacher(self, stage: Stage) -> Translator:
         """The translator as it was when the stage began, kept in the run directory while the stage goes on."""
         folder = self.run.teachers / stage.name
-        if self.state.stage_step == 0 and self.world.first:
-            tensors = {TRANSLATOR: store.weights_of(self.translator.network)}
-            store.save_checkpoint(folder, tensors, store.state_values(self.state))
+        if self.state.stage_step == 0:
+            tensors = {TRANSLATOR: self._gathered(store.weights_of(self.translator.network))}
+            if self.world.first:
+                store.save_checkpoint(folder, tensors, store.state_values(self.state))
         self.world.barrier()
         problem = store.damage(folder)
         if problem:
@@ -122,11 +150,12 @@ class LiveRun:
         """Write a checkpoint, name the best, let go of old ones."""
         state = self.state
         state.scalers = {name: learner.scaler.state_dict() for name, learner in self._learners().items()}
+        tensors = {TRANSLATOR: self._gathered(store.weights_of(self.translator.network))}
+        if self.language_model is not None:
+            tensors[LANGUAGE_MODEL] = self._gathered(store.weights_of(self.language_model))
+        moments = {k: v for n, o in self._learners().items() for k, v in o.moments(n).items()}
+        tensors[OPTIMIZER] = self._gathered(moments)
         if self.world.first:
-            tensors = {TRANSLATOR: store.weights_of(self.translator.network)}
-            if self.language_model is not None:
-                tensors[LANGUAGE_MODEL] = store.weights_of(self.language_model)
-            tensors[OPTIMIZER] = {k: v for n, o in self._learners().items() for k, v in o.moments(n).items()}
             folder = self.run.checkpoints / store.folder_name(state.step)
             store.save_checkpoint(folder, tensors, store.state_values(state))
             self._point_to_best()

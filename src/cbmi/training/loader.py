@@ -46,11 +46,13 @@ class Recipe:
         return EpochPlan(self.lengths, self.step_tokens, self.seed, epoch)
 
     def capacity(self, epoch: int) -> Capacity:
-        """What nearly all parts fit into."""
-        source, target, pairs = -(-self.plan(epoch).sizes().max(axis=1) // (self.accumulate * self.world.size))
-        room = 0 if self.accumulate * self.world.size == 1 else 64  # shares differ a little
+        """What nearly all parts fit into: this epoch's largest, and a little more for those of other epochs."""
+        parts = self.accumulate * self.world.size
+        *sides, pairs = self.plan(epoch).sizes().max(axis=1)
         longest = int(self.lengths.max())
-        sentences = pairs + -(-max(source, target) // longest) + 8
+        source, target = (-(-min(int(side) + 64, max(self.step_tokens, int(side))) // parts) for side in sides)
+        room = 0 if parts == 1 else 64  # shares differ a little
+        sentences = -(-int(pairs) // parts) + -(-max(source, target) // longest) + 32
         return Capacity(_rounded(source + room), _rounded(target + room), _rounded(sentences), longest)
 
     def batches(self, epoch: int, batch: int, step: int, capacity: Capacity | None) -> Iterator[Batch]:

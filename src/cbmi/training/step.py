@@ -16,6 +16,7 @@ from cbmi.objectives.loss import head_for, token_losses
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
 from cbmi.training.part import Part, dropout_samples, token_scores
+from cbmi.training.sharding import is_sharded
 from cbmi.training.supply import Supply
 from cbmi.training.world import World
 
@@ -77,7 +78,9 @@ class Stepper:
             log_p, mean, hidden = self.language_model.run(part.inputs, gold, head=self._scores_and_hidden)
         scores = token_scores(part, self.supply, log_p, mean, None)
         loss = (scores.cross_entropy(self.smoothing) * part.mask).sum() / part.tokens
-        states = States(hidden, self.language_model.network.output_weight.detach())
+        weight = self.language_model.network.output_weight.detach()
+        # Spread weights are let go in the backward pass.
+        states = States(hidden, weight.clone() if is_sharded(self.language_model.network) else weight)
         self.language_model.backward(loss * self.world.size, last)
         return log_p.detach(), states
 

@@ -215,7 +215,9 @@ class Trainer:
 
     def _validate(self, log: Log | None) -> None:
         state, live = self.state, self.live
-        result = self.validator.validate(live.translator.network, live.language_model, live.precision, state.fusion)
+        translator = live.whole(live.translator.network)
+        language_model = live.whole(live.language_model) if live.language_model else None
+        result = self.validator.validate(translator, language_model, live.precision, state.fusion)
         state.score = result.get("valid_bleu", -result["valid_loss"])
         if state.best_score is None or state.score > state.best_score:
             state.best_score, state.best_step, state.stale = state.score, state.step, 0

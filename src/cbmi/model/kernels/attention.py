@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from cbmi.model import dropout as plain
-from cbmi.model.kernels.random import kept, row_state
+from cbmi.model.kernels.random import CHANGING, kept, row_state
+
+SIZES = ["queries", "keys"]
 
 # Tokens in a tile of queries and of keys (and the other way round in the gradient of the keys), found by trial.
 FORWARD = {"M": 64, "N": 32, "num_warps": 4, "num_stages": 1}
@@ -52,7 +54,7 @@ def _scores(q, k, query, key, of_query, of_key, scale, CAUSAL: tl.constexpr):
     return tl.dot(q, tl.trans(k), input_precision="ieee") * scale, same
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*CHANGING[:2], *SIZES])
 def attend_forward(
     q, k, v, out, total, query_sentence, key_sentence, key_starts, key_position, queries, keys, stride_q, stride_k,
     scale, seed, site, threshold, factor, heads: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr,
@@ -94,7 +96,7 @@ def attend_forward(
     tl.store(total + head.to(tl.int64) * queries + query, highest + tl.log2(sums), real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*CHANGING[:2], *SIZES, "query_blocks"])
 def attend_backward(
     q, k, v, out, slope, total, to_q, to_k, to_v,
     query_sentence, key_sentence, query_starts, key_starts, key_position,

@@ -8,13 +8,13 @@ import triton.language as tl
 from torch import Tensor
 
 from cbmi.model import dropout as plain
-from cbmi.model.kernels.random import kept, row_state
+from cbmi.model.kernels.random import CHANGING, kept, row_state
 
 ELEMENTS = 4096  # of a tile of rows
 PROGRAMS, ROWS, COLUMNS = 256, 16, 256  # programs at most that share the rows where columns are summed, their tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def drop(
     x, bias, out, seed, site, threshold, scale, rows,
     width: tl.constexpr, RELU: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
@@ -31,7 +31,7 @@ def drop(
     tl.store(out + place, value.to(out.dtype.element_ty), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def relu_backward(
     slope, out, result, partial, scale, rows, width: tl.constexpr, R: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip

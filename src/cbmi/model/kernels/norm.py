@@ -9,13 +9,13 @@ from torch import Tensor
 
 from cbmi.model import dropout as plain
 from cbmi.model.kernels.elementwise import tile
-from cbmi.model.kernels.random import kept, row_state
+from cbmi.model.kernels.random import CHANGING, kept, row_state
 
 FORWARD, BACKWARD = 2048, 1024  # elements of a tile of rows
 PROGRAMS = 528  # at most, that share the rows in the backward pass: four for each multiprocessor of a large GPU
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def norm_forward(
     x, y, y_bias, out, mean, spread, weight, bias, seed, site, threshold, scale, rows, eps,
     width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
@@ -41,7 +41,7 @@ def norm_forward(
     tl.store(spread + row, inverse, row < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def norm_backward(
     slope, x, y, y_bias, to_x, to_y, partial, mean, spread, weight, seed, site, threshold, scale, rows,
     width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,

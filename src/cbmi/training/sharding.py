@@ -1,0 +1,36 @@
+"""Weights spread over the ranks (FSDP2), for networks that do not fit on one; and whole again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from cbmi.model.layers import Layer
+
+
+def shard(network: nn.Module, device: torch.device) -> None:
+    """Spread the weights, layer by layer: a layer's are gathered when it computes, and let go after it."""
+    mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
+    for module in network.modules():
+        if isinstance(module, Layer):
+            fully_shard(module, mesh=mesh)
+    fully_shard(network, mesh=mesh)
+
+
+def is_sharded(network: nn.Module) -> bool:
+    return isinstance(network, FSDPModule)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor as it would be on one rank; all ranks have to ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def spread_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A whole tensor, spread as the other is."""
+    if not isinstance(other, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
