@@ -80,22 +80,21 @@ def packed_cbmi_weights(
     mean = total / tokens
     deviation = (c - mean[sentence]) * mask
     (variance,) = per_sentence(deviation**2)
-    variance, size = variance / (padded_length if official else tokens), size / tokens
-    token = _weight(deviation, variance[sentence], size[sentence], settings.scale_token)
+    factor = _factor(variance / (padded_length if official else tokens), size / tokens, settings.scale_token)
+    token = (deviation * factor[sentence] + 1).clamp(min=0)
 
     present = (count > 0).double()
-    number, total, squares = ranks.sum(torch.stack([present.sum(), mean.sum(), (mean**2).sum()]))
-    deviation = (mean - total / number.clamp(min=1)) * present
-    spread = ranks.sum((deviation**2).sum()) / (padded_length if official else number.clamp(min=1))
-    whole = _weight(deviation, spread, squares / number.clamp(min=1), settings.scale_sentence)
+    number, total, squares = ranks.sum(torch.stack([present, mean, mean**2]).sum(1))
+    number = number.clamp(min=1)
+    deviation = (mean - total / number) * present
+    spread = ranks.sum((deviation**2).sum()) / (padded_length if official else number)
+    whole = (deviation * _factor(spread, squares / number, settings.scale_sentence) + 1).clamp(min=0)
     return CbmiWeights(whole.to(cbmi.dtype), token.to(cbmi.dtype))
 
 
-def _weight(deviation: Tensor, variance: Tensor, size: Tensor, scale: float) -> Tensor:
-    """max(0, scale · deviation / std + 1); 1 where the values do not differ. `size`: their mean square."""
-    real = variance > ROUNDING**2 * size
-    normalised = torch.where(real, deviation / variance.clamp(min=torch.finfo(torch.float64).tiny).sqrt(), 0.0)
-    return (scale * normalised + 1).clamp(min=0)
+def _factor(variance: Tensor, size: Tensor, scale: float) -> Tensor:
+    """scale / std; 0 where the values do not differ. `size`: their mean square."""
+    return torch.where(variance > ROUNDING**2 * size, scale * variance.rsqrt(), 0.0)
 
 
 def cbmi_weights(

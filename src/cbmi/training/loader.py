@@ -50,7 +50,9 @@ class Recipe:
         parts = self.accumulate * self.world.size
         *sides, pairs = self.plan(epoch).sizes().max(axis=1)
         longest = int(self.lengths.max())
-        source, target = (-(-min(int(side) + 64, max(self.step_tokens, int(side))) // parts) for side in sides)
+        larger = [int(side) + max(64, int(side) // 100) for side in sides]
+        limits = [max(self.step_tokens, int(side)) for side in sides]
+        source, target = (-(-min(pair) // parts) for pair in zip(larger, limits, strict=True))
         room = 0 if parts == 1 else 64  # shares differ a little
         sentences = -(-int(pairs) // parts) + -(-max(source, target) // longest) + 32
         return Capacity(_rounded(source + room), _rounded(target + room), _rounded(sentences), longest)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, write_atomically
-from cbmi.objectives.base import hashed
 from cbmi.training.world import World
 
 QUANTILES = (5, 25, 50, 75, 95)  # per cent
@@ -47,12 +46,11 @@ class Meter:
         chance decides whether they take the place of others (reservoir sampling)."""
         if self.samples is None:
             self.samples = torch.full((SAMPLES + 1, SAMPLE), torch.nan, device=self.world.device)
+            self.rows = torch.from_numpy(reservoir(SAMPLES, 1 << 16)).to(self.world.device)
         every = slice(None, None, -(-len(weights) // SAMPLE))
         chosen = torch.where(mask[every], weights.detach()[every].float(), torch.nan)
         row = F.pad(chosen, (0, SAMPLE - len(chosen)), value=torch.nan)
-        drawn = (hashed(self.taken, 0) * (self.taken + 1)).long()
-        place = torch.where(self.taken < SAMPLES, self.taken, drawn).clamp(max=SAMPLES)
-        self.samples.index_copy_(0, place[None], row[None])
+        self.samples.index_copy_(0, self.rows[self.taken % len(self.rows)][None], row[None])
         self.taken.add_(1)
 
     def quantiles(self) -> dict[str, float]:
@@ -73,6 +71,13 @@ class Meter:
         values = self.world.sum(self.sums).tolist()
         self.sums.zero_()
         return {name: values[place] for name, place in self.places.items()}
+
+
+def reservoir(places: int, offers: int) -> np.ndarray:
+    """(offers,): where each of so many goes so that at any time all are kept alike often; `places`: nowhere."""
+    number = np.arange(offers)
+    drawn = np.random.default_rng(0).integers(0, number + 1)
+    return np.where(number < places, number, np.minimum(drawn, places))
 
 
 def figures(sums: dict[str, float]) -> dict[str, float]:

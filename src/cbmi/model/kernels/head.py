@@ -44,7 +44,7 @@ def head_slopes(logits, gold, total, to_gold, to_mean, size, N: tl.constexpr):
 def row_sums(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log p(gold), mean over v of log p(v) and log-sum-exp of logits (tokens, vocabulary): (tokens,) in float32."""
     tokens, size = logits.shape
-    of_gold, of_mean, total = logits.new_empty(3, tokens, dtype=torch.float32)
+    of_gold, of_mean, total = (logits.new_empty(tokens, dtype=torch.float32) for _ in range(3))
     head_sums[(tokens,)](logits, gold, of_gold, of_mean, total, size, N=min(BLOCK, triton.next_power_of_2(size)))
     return of_gold, of_mean, total
 

@@ -86,7 +86,7 @@ class _AddNorm(torch.autograd.Function):
         x, y = x.contiguous(), y.contiguous()
         rows, width = x.shape
         out = torch.empty_like(x)
-        mean, spread = x.new_empty(2, rows, dtype=torch.float32)
+        mean, spread = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
         size = tile(width, FORWARD)
         draw = (x if seed is None else seed, site, plain.threshold(rate), 1 / (1 - rate), rows)
         grid = (triton.cdiv(rows, size["R"]),)
