@@ -50,7 +50,8 @@ class Meter:
         every = slice(None, None, -(-len(weights) // SAMPLE))
         chosen = torch.where(mask[every], weights.detach()[every].float(), torch.nan)
         row = F.pad(chosen, (0, SAMPLE - len(chosen)), value=torch.nan)
-        self.samples.index_copy_(0, self.rows[self.taken % len(self.rows)][None], row[None])
+        place = self.rows.index_select(0, (self.taken % len(self.rows))[None])
+        self.samples.index_copy_(0, place, row[None])
         self.taken.add_(1)
 
     def quantiles(self) -> dict[str, float]:
