@@ -88,7 +88,7 @@ def test_the_search_goes_on_while_a_hypothesis_is_ahead():
         def memories(self, states):
             return []
 
-        def decode(self, ids, position, longest, attend_self, memories, attend_memory):
+        def decode(self, ids, position, longest, attend_self, attend_source):
             p = torch.full((len(ids), 12), 0.06 / 10)
             p[:, 4], p[:, SPECIAL.end] = (0.9, 0.04) if longest <= 6 else (0.04, 0.9)
             return p.log()

@@ -138,12 +138,10 @@ def test_half_precision_trains(task, precision):
     assert losses(half)[-1] < losses(half)[0]
 
 
-@pytest.mark.parametrize("stages", [TWO_STAGES, BACK_AGAIN], ids=["two-stages", "back-again"])
-def test_weights_spread_over_two_ranks_follow_one(task, stages):
-    """FSDP: the same losses, gradients and checkpoints, which one rank can go on with."""
-    name = stages[0]["name"]
-    one = train(task, f"whole-{name}", stages=stages, **batch(200))
-    two = train(task, f"spread-{name}", ranks=2, stages=stages, parallel="fsdp", **batch(100))
+def test_weights_spread_over_two_ranks_follow_one(task):
+    """FSDP: the same losses, gradients and checkpoints."""
+    one = train(task, "one-whole", stages=BACK_AGAIN, **batch(200))
+    two = train(task, "two-spread", ranks=2, stages=BACK_AGAIN, parallel="fsdp", **batch(100))
     assert_same_course(one, two)
     assert figures(one, "valid_loss") == pytest.approx(figures(two, "valid_loss"), abs=1e-4)
     for file in ("translator", "language_model", "optimizer"):
@@ -166,5 +164,11 @@ def test_spread_weights_go_on_elsewhere_and_back(task):
 def test_every_objective_goes_with_spread_weights(task):
     stages = every_objective(task, steps=2)
     one = train(task, "one-of-all", stages=stages, **batch(200))
-    two = train(task, "two-spread", ranks=2, stages=stages, parallel="fsdp", **batch(100))
+    two = train(task, "all-spread", ranks=2, stages=stages, parallel="fsdp", **batch(100))
     assert_same_course(two, one)
+
+
+def test_memory_is_saved_and_nothing_changes(task):
+    plain = train(task, "kept", stages=JOINT)
+    spared = train(task, "spared", stages=JOINT, memory={"head_tokens": 7, "recompute_layers": True})
+    assert_same_course(spared, plain)

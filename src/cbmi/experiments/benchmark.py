@@ -153,7 +153,7 @@ def config_for(options: Options, preset: str, tokens: int, folder: Path) -> RunC
 
 def new_trainer(options: Options, preset: str, tokens: int, folder: Path) -> Trainer:
     """A run of random data, ready for its stages."""
-    write_corpus(folder / "corpus", max(2000, -(-tokens * options.steps // 27)), options.vocabulary)
+    write_corpus(folder / "corpus", max(500, -(-tokens * options.steps // 27)), options.vocabulary)
     config = config_for(options, preset, tokens, folder / "run")
     run = Run(config.output)
     run.vocab.mkdir(parents=True)
