@@ -145,3 +145,13 @@ def test_differences_are_named():
     old = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
     new = {"a": {"b": 2, "c": [1, 3]}, "d": 4, "e": 5}
     assert differences(old, new) == ["a.b: 1, now 2", "a.c.1: 2, now 3", "e: None, now 5"]
+
+
+def test_spread_weights_and_loss_scaling_do_not_go_together(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "output: x\ndata: {source: a, target: b, train: [t.tsv]}\nmodel: tiny\nstages: [{name: a, steps: 1}]\n"
+    )
+    assert read_run_file(path, ["parallel=fsdp"]).parallel == "fsdp"
+    with pytest.raises(UserError, match="parallel: fsdp does not go with the loss scaling of precision: fp16"):
+        read_run_file(path, ["parallel=fsdp", "precision=fp16"])

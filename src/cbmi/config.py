@@ -226,6 +226,8 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _stages_fit_together(self) -> RunConfig:
+        if self.parallel == "fsdp" and self.precision == "fp16":
+            raise ValueError("parallel: fsdp does not go with the loss scaling of precision: fp16; use bf16")
         names = [stage.name for stage in self.stages]
         for name in names:
             if names.count(name) > 1:

@@ -11,7 +11,9 @@ from searches import SPECIAL, language_model, model, packed, sources
 from cbmi.decoding import Fusion, beam_search, queue
 from cbmi.decoding.candidates import best_continuations
 from cbmi.decoding.queue import Queue
+from cbmi.decoding.slots import Room, Slots
 from cbmi.decoding.translate import in_slots
+from cbmi.model.layers import POSITIONS
 
 
 def both_ways(network, sentences, limits, beam, nbest, fusion=None, penalty=0.6):
@@ -73,6 +75,14 @@ def test_the_best_continuations_are_the_best_of_all(seed, beam, size):
     assert torch.allclose(found, expected, atol=1e-4)
     real = expected > -torch.inf
     assert torch.equal((parents * size + words)[real], places[real])
+
+
+def test_a_very_long_sentence():
+    """Longer translations than positions are kept for otherwise."""
+    network = model(40)
+    room = Room(slots=8, length=2 * POSITIONS, source=5)
+    Slots(network, SPECIAL, room, 2, 0.6, 1, Fusion(language_model(40), "prenorm"))
+    assert len(network.target_embedding.waves) == 2 * POSITIONS
 
 
 def test_a_cpu_goes_without_slots():

@@ -121,6 +121,15 @@ def test_shuffled_weights_are_the_same_multiset(name):
     assert not shuffled.requires_grad
 
 
+def test_shuffling_deals_every_weight_in_a_large_corpus():
+    """Places beyond what float32 tells apart."""
+    case = batch()
+    far = replace(case, place=case.place + 10**9)
+    for name in ("cbmi", "freq-exp"):
+        plain, shuffled = (far.losses(objective(name, shuffled=flag))[1] for flag in (False, True))
+        assert torch.allclose(plain.sort().values, shuffled.sort().values)
+
+
 def test_shuffling_is_random_and_changes_with_the_step():
     """Over many steps every token gets every weight about as often."""
     case, chosen = batch((3, 2)), objective("weights-file", **FILE, shuffled=True)

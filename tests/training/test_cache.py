@@ -102,7 +102,8 @@ def test_broken_off_and_gone_on(task):
     file = task / "killed" / "cache" / "adapt" / "log_p"
     process = subprocess.Popen([sys.executable, "-m", "cbmi", "train", str(path)], env=environment(), stderr=-3)
     end = time.monotonic() + 120
-    while time.monotonic() < end and not (file.exists() and np.isfinite(np.fromfile(file, np.float32)).any()):
+    begun = file.with_name("begun.json")
+    while time.monotonic() < end and not (begun.exists() and np.isfinite(np.fromfile(file, np.float32)).any()):
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -93,6 +93,7 @@ def test_fillers_count_nowhere(corpus, settings):
             if capacity:
                 tables = [parcel.table for parcel in batch.parts]
                 assert tables[0] == tables[1]
+                assert all(parcel.filled for parcel in batch.parts)
                 assert tables[0]["target.ids"][2] == (90,)
             runner.stepper.schedule(step)
             runner.run(batch.parts)

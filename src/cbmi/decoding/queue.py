@@ -85,7 +85,7 @@ class _Service:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self.slots.step()  # kernels are compiled
-        with torch.cuda.graph(graph, stream=stream):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self.slots.step()
         torch.cuda.current_stream().wait_stream(stream)
         return graph

@@ -44,6 +44,8 @@ class Slots:
     ) -> None:
         self.model, self.special, self.room = model, special, room
         self.beam, self.penalty, self.nbest, self.fusion = beam, length_penalty, nbest, fusion
+        for embedding in (model.target_embedding, *([fusion.language_model.embedding] if fusion else [])):
+            embedding.reach(room.length)
         weight = model.output_weight
         self.device = device = weight.device
         shape = (room.slots, beam, room.length)

@@ -26,7 +26,8 @@ from cbmi.config import RunConfig, check
 from cbmi.data.corpus import Corpus
 from cbmi.data.statistics import Statistics
 from cbmi.decoding import translate_ids
-from cbmi.files import to_json
+from cbmi.errors import UserError
+from cbmi.files import disk_errors, to_json
 from cbmi.model import kernels
 from cbmi.objectives import TABLE, build
 from cbmi.progress import say
@@ -84,6 +85,10 @@ class Options:
 def run_benchmark(options: Options, output: Path | None) -> str:
     """Measure; gives a table. Results are appended to `output` as JSON lines, as they come."""
     where = machine(choose_device(options.device))
+    if output:
+        with disk_errors(output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.touch()
     rows: list[dict[str, Any]] = []
 
     def note(row: dict[str, Any]) -> None:
@@ -202,7 +207,7 @@ def measure_stage(trainer: Trainer, number: int, steps: int) -> dict[str, Any]:
             shares.append(record["mfu"])
             waits.append(record["waiting"])
         if kernels.compiled() != compiled:
-            raise AssertionError(f"{stage.name}: kernels were compiled anew after the first {WARM_UP} steps")
+            raise UserError(f"{objective.__class__.__name__}: kernels were compiled anew after {WARM_UP} steps.")
     return {
         "tokens_per_second": statistics.median(speed for speed, _ in speeds),
         "spread": [min(speeds)[0], max(speeds)[0]],
@@ -216,6 +221,7 @@ def measure_stage(trainer: Trainer, number: int, steps: int) -> dict[str, Any]:
 
 def measure_translation(options: Options, preset: str) -> dict[str, Any]:
     device = choose_device(options.device)
+    kernels.use(options.compile == "auto")
     model = config_for(options, preset, 4096, Path(".")).model
     dtype = choose_precision(options.precision, device)
     network = new_translator(model, (options.vocabulary, options.vocabulary), shared=True)

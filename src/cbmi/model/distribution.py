@@ -83,7 +83,8 @@ def distribution_terms(
     others = [None if other is None else States(*to_autocast(*other)) for other in (lm, teacher)]
     compiled, tokens = kernels.fused(hidden), len(hidden)
     if compiled:
-        chunk = chunk or max(64, COMPILED_ELEMENTS // len(weight))
+        most = max(64, COMPILED_ELEMENTS // len(weight))
+        chunk = min(chunk or most, most)
         hidden, gold = _filled(hidden, chunk), _filled(gold, chunk)
         others = [other and States(_filled(other.hidden, chunk), other.weight) for other in others]
     chunk = chunk or fitting_chunk(hidden, weight, matrices=MATRICES)

@@ -114,6 +114,11 @@ class Embedding(nn.Module):
         self.dropout = Dropout(dropout, draws)
         self.waves = sinusoids(POSITIONS, weight.shape[1])  # no buffer: nothing to save or to keep equal on ranks
 
+    def reach(self, longest: int) -> None:
+        """Keep waves for so many positions."""
+        if longest > len(self.waves):
+            self.waves = sinusoids(longest, self.weight.shape[1]).to(self.weight)
+
     def forward(self, ids: Tensor, position: Tensor, longest: int) -> Tensor:
         """ids, position (tokens,) → (tokens, width); no position is `longest` or above."""
         width = self.weight.shape[1]

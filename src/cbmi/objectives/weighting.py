@@ -36,7 +36,7 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
     Tokens in the order of their places get the weights of tokens in a random order that is a function of step and
     places: the same however many ranks share the mini-batch. Tokens that do not count come last in both orders.
     """
-    filler = torch.where(scores.mask, 0.0, torch.inf)
+    filler = torch.where(scores.mask, 0.0, torch.inf).double()  # places of a large corpus are not whole in float32
     mine = torch.stack([scores.place + filler, scores.uniform("shuffle") + filler, weights.detach().double()])
     place, key, weight = torch.cat(scores.ranks.gather(mine), dim=1)
     dealt = weight[key.argsort()]

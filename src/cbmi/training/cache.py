@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ class ScoreCache:
         with disk_errors(self.file):
             self.folder.mkdir(parents=True, exist_ok=True)
             begun.unlink(missing_ok=True)
-            array = np.memmap(self.file, dtype=self.dtype, mode="w+", shape=(self.count,))
+            with open(self.file, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows here, not when a page is written to
+            array = np.memmap(self.file, dtype=self.dtype, mode="r+", shape=(self.count,))
             array[:] = np.nan
             array.flush()
         write_atomically(begun, content)
@@ -133,9 +136,10 @@ def _compute(
     cache: ScoreCache, model: LanguageModel, recipe: Recipe, epoch: int, world: World, precision: torch.dtype
 ) -> None:
     before = cache.open()
-    plan, ends = recipe.plan(epoch), cache.corpus.target.offsets[1:] - 1
+    unknown = np.logical_or.reduceat(np.isnan(before), cache.corpus.target.offsets[:-1])  # of each pair
+    plan = recipe.plan(epoch)
     steps = [plan[number] for number in range(len(plan))]
-    missing = [pairs for pairs in steps if np.isnan(before[ends[pairs]]).any()]
+    missing = [pairs for pairs in steps if unknown[pairs].any()]
     array = cache.open("r+") if world.first else None
     known = cache.count - int(sum(recipe.lengths[1][pairs].sum() for pairs in missing))
     title = "Scoring by the language model"

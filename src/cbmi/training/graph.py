@@ -32,7 +32,6 @@ class GraphSteps(PlainSteps):
     def __init__(self, stepper: Stepper) -> None:
         super().__init__(stepper)
         self.stream = torch.cuda.Stream()
-        self.stream.wait_stream(torch.cuda.current_stream())
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warm, self.possible = 0, True
         self.parcels: list[Parcel] = []  # of the shape that was recorded
@@ -41,6 +40,7 @@ class GraphSteps(PlainSteps):
         self.flying: list[torch.cuda.Event] = []
 
     def run(self, parcels: list[Parcel]) -> None:
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self._run(parcels)
             event = torch.cuda.Event()
@@ -51,7 +51,8 @@ class GraphSteps(PlainSteps):
             self.flying.pop(0).synchronize()
 
     def _run(self, parcels: list[Parcel]) -> None:
-        if self.warm < WARM_UP or not self.possible:
+        filled = all(parcel.filled for parcel in parcels)
+        if self.warm < WARM_UP or not self.possible or not filled:
             self.warm += 1
             return super().run(parcels)
         if self.graph is None:
@@ -74,7 +75,8 @@ class GraphSteps(PlainSteps):
         parts = [parcel.part_in(memory) for parcel, memory in zip(parcels, self.memory, strict=True)]
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            # Other threads may go on: the loader takes memory for the next batches.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.stepper.compute(parts)
         except RuntimeError as error:
             self.possible = False

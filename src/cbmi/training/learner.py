@@ -48,10 +48,9 @@ class Learner:
         device = self.world.device
         on_gpu = device.type == "cuda"
         # On a GPU the rate is a tensor, so that a graph of the step reads what `schedule` has put there.
-        self.rate = torch.zeros((), device=device) if on_gpu else 0.0
         self.optimizer = torch.optim.Adam(
             self.network.parameters(),
-            lr=self.rate,
+            lr=torch.zeros((), device=device) if on_gpu else 0.0,
             betas=self.settings.betas,
             eps=self.settings.eps,
             fused=True,

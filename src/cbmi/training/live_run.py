@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cbmi.config import RunConfig, Stage
 from cbmi.errors import UserError
-from cbmi.model import LanguageModel, Translator
+from cbmi.model import LanguageModel, Translator, kernels
 from cbmi.model.layers import Stack
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
@@ -29,6 +29,7 @@ class LiveRun:
 
     def __init__(self, config: RunConfig, run: Run, sizes: tuple[int, int], world: World) -> None:
         self.config, self.run, self.sizes, self.world = config, run, sizes, world
+        kernels.use(config.compile == "auto")
         self.precision = choose_precision(config.precision, world.device)
         if config.parallel == "fsdp" and self.precision == torch.float16:
             raise UserError(

@@ -93,7 +93,7 @@ def _rounded(size: int) -> int:
 
 
 class Loader:
-    """Runs an endless iterator some way ahead, in a thread."""
+    """Runs an iterator some way ahead, in a thread. Who asks for more than it has gets its StopIteration."""
 
     def __init__(self, batches: Iterator[Batch], ahead: int = AHEAD) -> None:
         self.batches, self.waited = batches, 0.0

@@ -56,9 +56,11 @@ class Facts(NamedTuple):
 class Parcel:
     """Arrays in one piece of memory, so that they travel to a GPU in one go."""
 
-    def __init__(self, arrays: dict[str, np.ndarray], sizes: tuple[np.ndarray, np.ndarray], pinned: bool) -> None:
-        """`sizes`: lengths of the source and target sentences."""
-        self.sizes, self.table, end = sizes, {}, 0
+    def __init__(
+        self, arrays: dict[str, np.ndarray], sizes: tuple[np.ndarray, np.ndarray], filled: bool, pinned: bool
+    ) -> None:
+        """`sizes`: lengths of the source and target sentences; `filled`: up to the one shape."""
+        self.sizes, self.filled, self.table, end = sizes, filled, {}, 0
         for name, array in arrays.items():
             self.table[name] = (end, array.dtype, array.shape)
             end += -(-array.nbytes // 16) * 16
@@ -101,11 +103,10 @@ def make_parcel(
     """The given pairs; filled up to the capacity where they fit into it."""
     source, target = corpus.source.select(pairs), corpus.target.select(pairs)
     sizes, spare = (source.lengths, target.lengths), (0, 0)
-    if capacity:
-        filled = fill(sizes, capacity)
-        if filled is not None:
-            spare = tuple(int(new.sum() - old.sum()) for new, old in zip(filled, sizes, strict=True))
-            sizes = filled
+    filled = fill(sizes, capacity) if capacity else None
+    if filled is not None:
+        spare = tuple(int(new.sum() - old.sum()) for new, old in zip(filled, sizes, strict=True))
+        sizes = filled
     arrays = {}
     for name, side, lengths, more in zip(("source", "target"), (source, target), sizes, spare, strict=True):
         arrays[f"{name}.ids"] = np.pad(side.ids, (0, more))
@@ -120,7 +121,7 @@ def make_parcel(
     arrays["tokens"] = np.array(facts.tokens, np.float32)
     arrays["seed"] = np.array(seed_words(facts.seed), np.int32)
     arrays["draw"] = np.array(facts.draw, np.int64)
-    return Parcel(arrays, sizes, pinned)
+    return Parcel(arrays, sizes, filled is not None, pinned)
 
 
 def make_part(

@@ -133,7 +133,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _changes_that_matter(old: RunConfig, new: RunConfig) -> list[str]:
-    """Training longer and adding stages are continuations; log, checkpoints and device are free to change."""
+    """Training longer and adding stages are continuations; `FREE_TO_CHANGE` is no matter."""
     before, after = old.plain(), new.plain()
     known = len(before["stages"])
     if len(after["stages"]) >= known:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from cbmi.model import kernels
 from cbmi.model.distribution import States, keep_states
 from cbmi.model.head import token_log_probabilities
 from cbmi.objectives import Objective, TokenScores
@@ -34,7 +32,6 @@ class Stepper:
     world: World
     meter: Meter
     head_tokens: int = 0  # whose logits are made at a time; 0: as many as is fastest
-    fused: bool = True  # whether to use fused kernels where there are some
     norms: dict[str, Tensor] = field(default_factory=dict)  # of the gradients in the latest step
 
     def schedule(self, step: int) -> None:
@@ -68,13 +65,13 @@ class Stepper:
         if "lm" in part.numbers:
             return part.numbers["lm"], None
         if self.supply.frozen is not None:
-            with torch.no_grad(), self._arithmetic():
+            with torch.no_grad(), self._autocast():
                 states = self.supply.frozen(part.inputs, gold, head=keep_states)
                 return token_log_probabilities(*states, gold, self.head_tokens or None)[0], states
         if self.language_model is None:
             return None, None
         self.language_model.network.draws.seed = part.seed
-        with self.language_model.unsynchronised(not last), self._arithmetic():
+        with self.language_model.unsynchronised(not last), self._autocast():
             log_p, mean, hidden = self.language_model.run(part.inputs, gold, head=self._scores_and_hidden)
         scores = token_scores(part, self.supply, log_p, mean, None)
         loss = (scores.cross_entropy(self.smoothing) * part.mask).sum() / part.tokens
@@ -88,7 +85,7 @@ class Stepper:
         samples, network = self._samples(part), self.translator.network
         head = head_for(self.objective, self.smoothing, states, self._teacher(part), self.head_tokens or None)
         network.draws.seed = part.seed
-        with self.translator.unsynchronised(not last), self._arithmetic():
+        with self.translator.unsynchronised(not last), self._autocast():
             gold, mean, *term = self.translator.run(part.source, part.inputs, part.target.ids, head=head)
         scores = token_scores(part, self.supply, gold, mean, lm, ranks=self.world, samples=samples)
         losses, weights = token_losses(self.objective, scores, self.smoothing, *term)
@@ -98,13 +95,13 @@ class Stepper:
     def _samples(self, part: Part) -> Tensor | None:
         if "samples" not in self.objective.needs:
             return None
-        with self._arithmetic():
+        with self._autocast():
             return dropout_samples(self.translator.network, part, self.objective.samples)
 
     def _teacher(self, part: Part) -> States | None:
         if self.supply.teacher is None:
             return None
-        with torch.no_grad(), self._arithmetic():
+        with torch.no_grad(), self._autocast():
             return self.supply.teacher(part.source, part.inputs, part.target.ids, head=keep_states)
 
     def _measure(self, scores: TokenScores, losses: Tensor, weights: Tensor | None) -> None:
@@ -119,14 +116,8 @@ class Stepper:
             self.meter.add(weight=weights.sum(), weight_squared=(weights**2).sum(), zeros=zeros)
             self.meter.sample(weights, mask)
 
-    @contextmanager
-    def _arithmetic(self):
-        """In which precision and by which kernels the networks compute."""
-        with ExitStack() as stack:
-            enabled = self.precision != torch.float32
-            stack.enter_context(torch.autocast(self.world.device.type, self.precision, enabled=enabled))
-            stack.enter_context(kernels.choose(self.fused))
-            yield
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.world.device.type, self.precision, enabled=self.precision != torch.float32)
 
     def _scores_and_hidden(self, hidden: Tensor, weight: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The language model's head: as ever, and the hidden states, detached."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from cbmi.data.vocabulary import EOS, Vocabulary
 from cbmi.decoding import Fusion, Hypothesis, translate_ids
 from cbmi.errors import UserError
-from cbmi.model import LanguageModel, Packed, Translator
+from cbmi.model import LanguageModel, Packed, Translator, kernels
 from cbmi.model.fusion import gold_scores
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
@@ -36,6 +36,7 @@ class Trained:
         if problem:
             raise UserError(f"{self.folder}: {problem}; choose another checkpoint.")
         self.source, self.target = self.run.vocabularies()
+        kernels.use(self.config.compile == "auto")
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
         self.translator = self._translator()

@@ -18,6 +18,7 @@ from cbmi.data.prepare import vocabulary_files
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.model import kernels
+from cbmi.model.layers import POSITIONS
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
 from cbmi.training.cache import ScoreCache, fill_cache
@@ -103,7 +104,6 @@ class Trainer:
             world=self.world,
             meter=Meter(self.world),
             head_tokens=self.config.memory.head_tokens,
-            fused=self.config.compile == "auto",
         )
         if "distribution" in objective.needs:
             torch.compiler.reset()  # each objective's term is compiled on its own
@@ -125,8 +125,9 @@ class Trainer:
     def _graphs(self) -> bool:
         """Whether steps are replayed from a CUDA graph: not among several processes, nor with fp16's loss scaling."""
         alone, model = self.world.size == 1, self.config.model
-        chosen = self.world.device.type == "cuda" and self.config.compile == "auto" and kernels.available()
-        return chosen and alone and self.live.precision == torch.bfloat16 and model.width // model.heads <= 128
+        chosen = self.world.device.type == "cuda" and kernels.wanted()
+        fitting = model.width // model.heads <= 128 and self.lengths.max() <= POSITIONS
+        return chosen and alone and fitting and self.live.precision == torch.bfloat16
 
     def _supply(self, stage: Stage, objective: Objective) -> Supply:
         numbers = numbers_of_tokens(objective, self.statistics)
@@ -144,7 +145,7 @@ class Trainer:
         live = self.live
         cache = ScoreCache(live.run.cache / stage.name, self.corpus, stage.cache_precision)
         vocabulary = vocabulary_files(live.run.vocab, self.config.data.vocabulary.shared)[1]
-        identity = cache.identity(live.language_model, vocabulary, live.precision)
+        identity = cache.identity(live.language_model, vocabulary, live.precision) if self.world.first else {}
         recipe = self._recipe({})
         return fill_cache(cache, identity, live.language_model, recipe, self.state.epoch, self.world, live.precision)
 

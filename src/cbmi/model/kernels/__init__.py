@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-_wanted: ContextVar[bool] = ContextVar("fused kernels", default=True)
+_wanted = True
 
 
-def fused(x: Tensor) -> bool:
-    """Whether a tensor goes through the fused kernels: on a GPU, in half precision, unless `choose` says no."""
-    return x.is_cuda and x.dtype in (torch.float16, torch.bfloat16) and _wanted.get() and available()
+def use(choice: bool) -> None:
+    """Whether this process uses fused kernels where there are some."""
+    global _wanted
+    _wanted = choice
 
 
 @cache
@@ -28,14 +26,13 @@ def available() -> bool:
     return find_spec("triton") is not None
 
 
-@contextmanager
-def choose(wanted: bool) -> Iterator[None]:
-    """Whether fused kernels are used within."""
-    before = _wanted.set(wanted)
-    try:
-        yield
-    finally:
-        _wanted.reset(before)
+def wanted() -> bool:
+    return _wanted and available()
+
+
+def fused(x: Tensor) -> bool:
+    """Whether a tensor goes through the fused kernels: on a GPU, in half precision, unless `use` says no."""
+    return x.is_cuda and x.dtype in (torch.float16, torch.bfloat16) and wanted()
 
 
 def compiled() -> int:

@@ -1,6 +1,6 @@
 """The fused kernels on a GPU: are they the functions that they should be, and how far from the memory's speed?
 
-    python benchmarks/kernels.py
+    python benchmarks/fused_kernels.py
 
 Fresh random inputs in bf16, 32768 tokens with the lengths of real sentences, sizes of `base`. Errors are relative,
 |found - exact| / |exact|, against the plain twin in float64 on the same inputs: of the result, and the largest of its
