@@ -156,7 +156,8 @@ class Trainer:
     def _least_time(self, stage: Stage, objective: Objective) -> Callable[[Work], float]:
         """Seconds that a large matrix product would take, on all ranks, for the arithmetic of some work."""
         model, pieces = self.config.model, self.live.sizes[1]
-        of_translator = BACKWARD + len(objective.needs & {"teacher"}) + getattr(objective, "samples", 0)
+        samples = objective.samples if "samples" in objective.needs else 0
+        of_translator = BACKWARD + samples + ("teacher" in objective.needs)
         of_language_model = {"train": BACKWARD, "joint": BACKWARD, "frozen": 1}.get(stage.language_model, 0)
         possible = matrix_rate(self.world.device, self.live.precision) * self.world.size
 
