@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from tasks import cbmi, environment, read_log, refused, without_dropout, write_run, write_task
 
+from cbmi.files import to_json
+
 PRETRAIN = {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 5}
 
 
@@ -93,6 +95,23 @@ def test_it_is_computed_once_and_made_anew_where_it_is_not_right(task):
     longer[1]["steps"] = 10
     _, said = train(task, "again", stages=longer)
     assert "made with another language_model; it is made anew" in said
+
+
+def test_numbers_that_are_missing_anywhere_are_computed(task):
+    """As a power cut may leave them: in the middle of a sentence, others of its mini-batch being there."""
+    run, _ = train(task, "holes", stages=stages("cached"))
+    file, meta = (run / "cache" / "adapt" / name for name in ("log_p", "meta.json"))
+    whole = np.fromfile(file, np.float32)
+    holes = whole.copy()
+    holes[[5, 100]] = np.nan
+    holes.tofile(file)
+    file.with_name("begun.json").write_text(to_json(json.loads(meta.read_text())["identity"]))
+    meta.unlink()
+    longer = stages("cached")
+    longer[1]["steps"] = 8
+    train(task, "holes", stages=longer)
+    assert np.allclose(np.fromfile(file, np.float32), whole, atol=1e-5)
+    assert meta.exists()
 
 
 def test_broken_off_and_gone_on(task):
