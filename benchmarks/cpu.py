@@ -1,6 +1,7 @@
 """Ratios on a CPU: our training against a plain torch.nn.Transformer loop, our beam search against Hugging Face's.
 
     python benchmarks/cpu.py                                  # the second part needs `pip install transformers`
+    python benchmarks/cpu.py --text train.en train.de         # how fast `cbmi prepare` encodes a corpus
 
 Both sides have the same sizes and data, run in turns in one process, and the medians of their times are compared.
 Training: model `small`, 8,000 pieces, batches of 2048 target tokens with the lengths of real ones; pairs are sorted
@@ -12,15 +13,19 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cbmi.config import Model, Optimizer
+from cbmi.config import Data, Model, Optimizer, Vocabulary
+from cbmi.data.corpus import Corpus
+from cbmi.data.prepare import encode, learn_vocabularies, load_vocabularies
 from cbmi.decoding import translate_ids
 from cbmi.experiments.benchmark import machine, sentence_lengths
 from cbmi.model import pack, shift_right
@@ -215,13 +220,30 @@ def show(title: str, seconds: dict[str, float], amount: float, unit: str) -> Non
         print(f"| {title} | {name} | {amount / value:,.1f} {unit} | {value / ours:.2f} |", flush=True)
 
 
+def encode_text(files: list[str]) -> None:
+    """Pairs/s of encoding, once the vocabulary of 16,000 pieces is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Data(source="xx", target="yy", train=tuple(files), vocabulary=Vocabulary(size=16000))
+        learn_vocabularies(data, Path(folder) / "vocab")
+        vocabularies = load_vocabularies(Path(folder) / "vocab", shared=True)
+        for attempt in ("first", "second"):
+            begun = time.perf_counter()
+            encode(data.train, *vocabularies, Path(folder) / attempt, data.max_length)
+            pairs = len(Corpus(Path(folder) / attempt))
+            print(f"encoding: {pairs / (time.perf_counter() - begun):,.0f} pairs/s", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--sentences", type=int, default=64)
+    parser.add_argument("--text", nargs=2, metavar=("SOURCE", "TARGET"), help="encode these files, nothing else")
     options = parser.parse_args()
     print(machine(torch.device("cpu")))
+    if options.text:
+        encode_text(options.text)
+        return
     print("\n| | | speed | time over ours |\n|---|---|--:|--:|")
     sides, sizes = training_sides(2048, options.batches)
     show("training, small", in_turns(sides, options.rounds, len(sizes)), sum(sizes), "tokens/s")
