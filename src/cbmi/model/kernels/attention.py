@@ -54,6 +54,23 @@ def _scores(q, k, query, key, of_query, of_key, scale, CAUSAL: tl.constexpr):
     return tl.dot(q, tl.trans(k), input_precision="ieee") * scale, same
 
 
+@triton.jit
+def _queries(
+    q, sentence, key_starts, queries, stride, seed, site, first, head,
+    heads: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """A block of queries: tokens, which are real, sentences, vectors, dropout's state; where their keys lie."""
+    query = first + tl.arange(0, M)
+    real = query < queries
+    begin, end = _span(sentence, key_starts, first, queries, M)
+    if CAUSAL:
+        end = tl.minimum(end, first + M)
+    state = row_state(seed, site, query * heads + head) if DROP else query
+    tile = _rows(q, query, real, stride, head, SIZE, D)
+    return query, real, tl.load(sentence + query, real, -1), tile, state, begin, end
+
+
 @triton.jit(do_not_specialize=[*CHANGING[:2], *SIZES])
 def attend_forward(
     q, k, v, out, total, query_sentence, key_sentence, key_starts, key_position, queries, keys, stride_q, stride_k,
@@ -61,14 +78,9 @@ def attend_forward(
     DROP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     first, head = tl.program_id(0) * M, tl.program_id(1)
-    query = first + tl.arange(0, M)
-    real = query < queries
-    mine = tl.load(query_sentence + query, real, -1)
-    begin, end = _span(query_sentence, key_starts, first, queries, M)
-    if CAUSAL:
-        end = tl.minimum(end, first + M)
-    tile = _rows(q, query, real, stride_q, head, SIZE, D)
-    state = row_state(seed, site, query * heads + head) if DROP else query
+    query, real, mine, tile, state, begin, end = _queries(
+        q, query_sentence, key_starts, queries, stride_q, seed, site, first, head, heads, SIZE, CAUSAL, DROP, M, D
+    )
     highest = tl.full([M], -1e30, tl.float32)
     sums = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, D], tl.float32)
@@ -85,15 +97,96 @@ def attend_forward(
         shrink = tl.exp2(highest - higher)
         sums = sums * shrink + tl.sum(p, 1)
         if DROP:
-            p = tl.where(
-                kept(state[:, None], tl.load(key_position + key, there, 0).to(tl.int32)[None, :], threshold), p, 0.0
-            )
+            position = tl.load(key_position + key, there, 0).to(tl.int32)
+            p = tl.where(kept(state[:, None], position[None, :], threshold), p, 0.0)
         values = _rows(v, key, there, stride_k, head, SIZE, D)
         mixed = mixed * shrink[:, None] + tl.dot(p.to(values.dtype), values, input_precision="ieee")
         highest = higher
     sums = tl.maximum(sums, 1e-30)
     _store(out, mixed * (factor / sums)[:, None], query, real, heads * SIZE, head, SIZE, D)
     tl.store(total + head.to(tl.int64) * queries + query, highest + tl.log2(sums), real)
+
+
+@triton.jit
+def _slopes(slope, out, total, query, real, queries, head, heads: tl.constexpr, SIZE: tl.constexpr, D: tl.constexpr):
+    """Of a block of queries: the gradient of the result, its product with the result, the scores' log-sum."""
+    g = _rows(slope, query, real, heads * SIZE, head, SIZE, D)
+    o = _rows(out, query, real, heads * SIZE, head, SIZE, D)
+    lse = tl.load(total + head.to(tl.int64) * queries + query, real, 0.0)
+    return g, tl.sum(g.to(tl.float32) * o.to(tl.float32), 1), lse
+
+
+@triton.jit
+def _tile_slopes(g, values, share, lse, s, same, state, position, threshold, factor, DROP: tl.constexpr):
+    """Of a tile: the probabilities after dropout and the gradient of the scores."""
+    p = tl.where(same, tl.exp2(s - lse[:, None]), 0.0)
+    to_p = tl.dot(g, tl.trans(values), input_precision="ieee") * factor
+    dropped = p * factor
+    if DROP:
+        keep = kept(state[:, None], position[None, :], threshold)
+        to_p = tl.where(keep, to_p, 0.0)
+        dropped = tl.where(keep, dropped, 0.0)
+    return dropped, p * (to_p - share[:, None])
+
+
+@triton.jit
+def _to_queries(
+    q, k, v, out, slope, total, to_q, query_sentence, key_sentence, key_starts, key_position,
+    queries, stride_q, stride_k, scale, step, seed, site, threshold, factor, first, head,
+    heads: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a block of queries."""
+    query, real, mine, tile, state, begin, end = _queries(
+        q, query_sentence, key_starts, queries, stride_q, seed, site, first, head, heads, SIZE, CAUSAL, DROP, M, D
+    )
+    g, share, lse = _slopes(slope, out, total, query, real, queries, head, heads, SIZE, D)
+    result = tl.zeros([M, D], tl.float32)
+    for start in range(begin, end, N):
+        key = start + tl.arange(0, N)
+        there = key < end
+        theirs = tl.load(key_sentence + key, there, -2)
+        position = tl.load(key_position + key, there, 0).to(tl.int32)
+        their_keys = _rows(k, key, there, stride_k, head, SIZE, D)
+        values = _rows(v, key, there, stride_k, head, SIZE, D)
+        s, same = _scores(tile, their_keys, query, key, mine, theirs, scale, CAUSAL)
+        _, to_s = _tile_slopes(g, values, share, lse, s, same, state, position, threshold, factor, DROP)
+        result += tl.dot(to_s.to(their_keys.dtype), their_keys, input_precision="ieee")
+    _store(to_q, result * step, query, real, stride_q, head, SIZE, D)
+
+
+@triton.jit
+def _to_keys(
+    q, k, v, out, slope, total, to_k, to_v, query_sentence, key_sentence, query_starts, key_position,
+    queries, keys, stride_q, stride_k, scale, step, seed, site, threshold, factor, first, head,
+    heads: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a block of keys and their values."""
+    key = first + tl.arange(0, M)
+    there = key < keys
+    theirs = tl.load(key_sentence + key, there, -2)
+    position = tl.load(key_position + key, there, 0).to(tl.int32)
+    begin, end = _span(key_sentence, query_starts, first, keys, M)
+    if CAUSAL:
+        begin = tl.maximum(begin, first)
+    their_keys = _rows(k, key, there, stride_k, head, SIZE, D)
+    values = _rows(v, key, there, stride_k, head, SIZE, D)
+    of_keys = tl.zeros([M, D], tl.float32)
+    of_values = tl.zeros([M, D], tl.float32)
+    for start in range(begin, end, N):
+        query = start + tl.arange(0, N)
+        real = query < end
+        mine = tl.load(query_sentence + query, real, -1)
+        tile = _rows(q, query, real, stride_q, head, SIZE, D)
+        g, share, lse = _slopes(slope, out, total, query, real, queries, head, heads, SIZE, D)
+        state = row_state(seed, site, query * heads + head) if DROP else query
+        s, same = _scores(tile, their_keys, query, key, mine, theirs, scale, CAUSAL)
+        dropped, to_s = _tile_slopes(g, values, share, lse, s, same, state, position, threshold, factor, DROP)
+        of_values += tl.dot(tl.trans(dropped).to(g.dtype), g, input_precision="ieee")
+        of_keys += tl.dot(tl.trans(to_s).to(tile.dtype), tile, input_precision="ieee")
+    _store(to_k, of_keys * step, key, there, stride_k, head, SIZE, D)
+    _store(to_v, of_values, key, there, stride_k, head, SIZE, D)
 
 
 @triton.jit(do_not_specialize=[*CHANGING[:2], *SIZES, "query_blocks"])
@@ -104,75 +197,20 @@ def attend_backward(
     heads: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """The first programs take blocks of queries and make their gradient, the others blocks of keys and theirs."""
-    head = tl.program_id(1)
-    if tl.program_id(0) < query_blocks:
-        first = tl.program_id(0) * M
-        query = first + tl.arange(0, M)
-        real = query < queries
-        mine = tl.load(query_sentence + query, real, -1)
-        begin, end = _span(query_sentence, key_starts, first, queries, M)
-        if CAUSAL:
-            end = tl.minimum(end, first + M)
-        tile = _rows(q, query, real, stride_q, head, SIZE, D)
-        g = _rows(slope, query, real, heads * SIZE, head, SIZE, D)
-        o = _rows(out, query, real, heads * SIZE, head, SIZE, D)
-        share = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
-        lse = tl.load(total + head.to(tl.int64) * queries + query, real, 0.0)
-        state = row_state(seed, site, query * heads + head) if DROP else query
-        result = tl.zeros([M, D], tl.float32)
-        for start in range(begin, end, N):
-            key = start + tl.arange(0, N)
-            there = key < end
-            theirs = tl.load(key_sentence + key, there, -2)
-            their_keys = _rows(k, key, there, stride_k, head, SIZE, D)
-            s, same = _scores(tile, their_keys, query, key, mine, theirs, scale, CAUSAL)
-            p = tl.where(same, tl.exp2(s - lse[:, None]), 0.0)
-            values = _rows(v, key, there, stride_k, head, SIZE, D)
-            to_p = tl.dot(g, tl.trans(values), input_precision="ieee") * factor
-            if DROP:
-                position = tl.load(key_position + key, there, 0).to(tl.int32)
-                keep = kept(state[:, None], position[None, :], threshold)
-                to_p = tl.where(keep, to_p, 0.0)
-            to_s = p * (to_p - share[:, None])
-            result += tl.dot(to_s.to(their_keys.dtype), their_keys, input_precision="ieee")
-        _store(to_q, result * step, query, real, stride_q, head, SIZE, D)
+    """The first programs take blocks of queries, the others blocks of keys."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    if block < query_blocks:
+        _to_queries(
+            q, k, v, out, slope, total, to_q, query_sentence, key_sentence, key_starts, key_position,
+            queries, stride_q, stride_k, scale, step, seed, site, threshold, factor, block * M, head,
+            heads, SIZE, CAUSAL, DROP, M, N, D,
+        )  # fmt: skip
     else:
-        first = (tl.program_id(0) - query_blocks) * M
-        key = first + tl.arange(0, M)
-        there = key < keys
-        theirs = tl.load(key_sentence + key, there, -2)
-        position = tl.load(key_position + key, there, 0).to(tl.int32)
-        begin, end = _span(key_sentence, query_starts, first, keys, M)
-        if CAUSAL:
-            begin = tl.maximum(begin, first)
-        their_keys = _rows(k, key, there, stride_k, head, SIZE, D)
-        values = _rows(v, key, there, stride_k, head, SIZE, D)
-        of_keys = tl.zeros([M, D], tl.float32)
-        of_values = tl.zeros([M, D], tl.float32)
-        for start in range(begin, end, N):
-            query = start + tl.arange(0, N)
-            real = query < end
-            mine = tl.load(query_sentence + query, real, -1)
-            tile = _rows(q, query, real, stride_q, head, SIZE, D)
-            s, same = _scores(tile, their_keys, query, key, mine, theirs, scale, CAUSAL)
-            lse = tl.load(total + head.to(tl.int64) * queries + query, real, 0.0)
-            p = tl.where(same, tl.exp2(s - lse[:, None]), 0.0)
-            g = _rows(slope, query, real, heads * SIZE, head, SIZE, D)
-            o = _rows(out, query, real, heads * SIZE, head, SIZE, D)
-            share = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
-            to_p = tl.dot(g, tl.trans(values), input_precision="ieee") * factor
-            dropped = p * factor
-            if DROP:
-                state = row_state(seed, site, query * heads + head)
-                keep = kept(state[:, None], position[None, :], threshold)
-                to_p = tl.where(keep, to_p, 0.0)
-                dropped = tl.where(keep, dropped, 0.0)
-            of_values += tl.dot(tl.trans(dropped).to(g.dtype), g, input_precision="ieee")
-            to_s = p * (to_p - share[:, None])
-            of_keys += tl.dot(tl.trans(to_s).to(tile.dtype), tile, input_precision="ieee")
-        _store(to_k, of_keys * step, key, there, stride_k, head, SIZE, D)
-        _store(to_v, of_values, key, there, stride_k, head, SIZE, D)
+        _to_keys(
+            q, k, v, out, slope, total, to_k, to_v, query_sentence, key_sentence, query_starts, key_position,
+            queries, keys, stride_q, stride_k, scale, step, seed, site, threshold, factor, (block - query_blocks) * M,
+            head, heads, SIZE, CAUSAL, DROP, M, N, D,
+        )  # fmt: skip
 
 
 class _Attention(torch.autograd.Function):
