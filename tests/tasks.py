@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cbmi.cli import main
 from cbmi.objectives import TABLE
 
 ROOT = Path(__file__).parents[1]
@@ -90,10 +93,26 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def cbmi(*arguments: str | Path, input: bytes | None = None, timeout: int = 300) -> subprocess.CompletedProcess:
-    """Run a command of the package in a process of its own."""
-    command = [sys.executable, "-m", "cbmi", *map(str, arguments)]
-    return subprocess.run(command, input=input, capture_output=True, env=environment(), timeout=timeout)
+def cbmi(*arguments: str | Path, input: bytes = b"") -> subprocess.CompletedProcess:
+    """Run a command as a user does, but in this process: importing PyTorch anew takes longer than most of them."""
+    streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8") for content in (input, b"", b"")]
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    sys.argv = ["cbmi", *map(str, arguments)]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        main()
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr = before
+    for stream in streams[1:]:
+        stream.flush()
+    said = [stream.buffer.getvalue() for stream in streams[1:]]
+    return subprocess.CompletedProcess(arguments, status, *said)
 
 
 def refused(*arguments: str | Path, **settings: Any) -> str:

@@ -14,7 +14,7 @@ from cbmi.experiments.demo import labelled_tokens, score_training_pairs
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    result = cbmi("demo", "-o", folder, timeout=900)
+    result = cbmi("demo", "-o", folder)
     assert result.returncode == 0, result.stderr.decode()
     return folder, result.stdout.decode()
 
@@ -64,7 +64,7 @@ def test_the_page_stands_alone(demo):
 def test_the_demo_again_only_shows_what_is_there(demo):
     """A finished demo trains nothing again and says the same."""
     folder, printed = demo
-    again = cbmi("demo", "-o", folder, timeout=600).stdout.decode()
+    again = cbmi("demo", "-o", folder).stdout.decode()
 
     def table(text):
         return [line.split()[:5] for line in text.splitlines() if line.startswith(("CE ", "CBMI "))]

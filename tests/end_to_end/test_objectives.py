@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -285,7 +286,9 @@ def own(tmp_path, monkeypatch):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: halves\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[cbmi.objectives]\nhalves = halves_module:Halves\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("halves_module", "broken"):  # of another test's folder
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
@@ -317,7 +320,11 @@ def test_objectives_of_ones_own_that_are_wrong(own, name):
     )  # fmt: skip
     stage = {"name": "own", "objective": f"broken:{name}", "steps": 2}
     assert expected in refused("train", write_run(own, stages=[stage]))
+
+
+def test_a_module_that_cannot_be_imported(own):
     (own / "broken.py").write_text("1 / 0\n")
+    stage = {"name": "own", "objective": "broken:Any", "steps": 2}
     assert "'broken' cannot be imported: ZeroDivisionError" in refused("train", write_run(own, stages=[stage]))
 
 
