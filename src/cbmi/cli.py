@@ -231,6 +231,50 @@ def demo(
 
 
 @app.command()
+def experiment(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the jobs and how long they may take.")] = False,
+    devices: Annotated[
+        str, typer.Option(help="A job at a time on each: cuda:0,cuda:1; one named twice has two side by side.")
+    ] = "auto",
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts of the jobs, from 0/N to N-1/N.")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only write the report of what is there.")] = False,
+) -> None:
+    """Train, translate, test and report tasks × systems × seeds; the same command goes on where it stopped."""
+    from cbmi.experiments.experiment import run_experiment
+    from cbmi.experiments.settings import read_experiment
+
+    plan = read_experiment(file, overrides or [])
+    with _stopping():
+        status = run_experiment(plan, devices.split(","), shard, dry_run=dry_run, report_only=report)
+    raise typer.Exit(status)
+
+
+@app.command("prior-accuracy")
+def prior_accuracy(
+    run: RunFolder,
+    source: Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences; else validation's.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Say which prior guesses tokens best, by their CBMI: the language model's, the translator's, or CBMI's."""
+    from cbmi.analysis.prior_accuracy import pairs_of, prior_accuracy, table
+    from cbmi.files import to_json
+    from cbmi.training.trained import Trained
+
+    with _writer(output) as out:
+        model = Trained(run, checkpoint, device, precision="fp32")
+        accuracy = prior_accuracy(model, pairs_of(model, source, target))
+        out.write(to_json(accuracy) if json else table(accuracy) + "\n")
+
+
+@app.command()
 def benchmark(
     preset: Annotated[list[str] | None, typer.Option(help="Sizes of the model; may be given several times.")] = None,
     tokens: Annotated[list[int] | None, typer.Option(min=64, help="Tokens a step; several times.")] = None,

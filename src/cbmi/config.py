@@ -255,15 +255,20 @@ class RunConfig(Settings):
 
 def read_run_file(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """The run that a YAML file and `key=value` overrides describe."""
+    return check(RunConfig, with_overrides(read_mapping(path, "run file"), overrides), str(path))
+
+
+def read_mapping(path: str | Path, kind: str) -> dict[str, Any]:
+    """The values of a YAML file; `kind` is for errors."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
-        raise UserError(f"{path}: cannot read the run file: {reason}.") from None
+        raise UserError(f"{path}: cannot read the {kind}: {reason}.") from None
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
-        raise UserError(f"{path}: a run file is a mapping of keys to values.")
-    return check(RunConfig, with_overrides(values, overrides), str(path))
+        raise UserError(f"{path}: the {kind} should be a mapping of keys to values.")
+    return values
 
 
 def with_overrides(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

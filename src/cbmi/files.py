@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -84,6 +85,20 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}.") from error
+
+
+def try_lock(path: Path) -> int | None:
+    """A descriptor that keeps other processes from what `path` stands for until it is closed, here and in processes
+    that inherit it; None where another holds it. A killed process's lock is gone with it."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def read_json(path: Path) -> Any:

@@ -19,7 +19,7 @@ import torch
 from cbmi.data.text import count_lines, read_pairs, report_repaired
 from cbmi.data.vocabulary import BOS
 from cbmi.errors import UserError
-from cbmi.model import pack, shift_right
+from cbmi.model import Packed, pack, shift_right
 from cbmi.objectives import build
 from cbmi.objectives.cbmi import Cbmi, packed_cbmi_weights
 from cbmi.progress import bar
@@ -72,21 +72,17 @@ class Scorer:
 
     def score(self, pairs: Sequence[tuple[str, str]], advance=lambda pairs: None) -> Iterator[dict[str, Any]]:
         """Records in order; `weights` are the token weights alone."""
-        sources = self.model.encode(self.model.source, [pair[0] for pair in pairs])
-        targets = self.model.encode(self.model.target, [pair[1] for pair in pairs])
-        order = sorted(range(len(pairs)), key=lambda i: (len(targets[i]), len(sources[i])))
         records: list[dict[str, Any]] = [{} for _ in pairs]
-        limit = TOKENS_AT_A_TIME.get(self.model.device.type, 4000)
-        for batch in _runs(order, [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)], limit):
-            scores = self._scores([sources[i] for i in batch], [targets[i] for i in batch])
-            for i, (nmt, lm, weights) in zip(batch, scores, strict=True):
-                records[i] = self._record(pairs[i], targets[i], nmt, lm, weights)
+        for batch, source, target in packed_batches(self.model, pairs):
+            ids = target.ids.cpu().split(target.layout.sizes.tolist())
+            scores = self._scores(source, target)
+            for i, own, (nmt, lm, weights) in zip(batch, ids, scores, strict=True):
+                records[i] = self._record(pairs[i], own.tolist(), nmt, lm, weights)
             advance(len(batch))
         yield from records
 
     @torch.inference_mode()
-    def _scores(self, sources: list[list[int]], targets: list[list[int]]) -> Iterator[list[list[float]]]:
-        source, target = self._pack(sources), self._pack(targets)
+    def _scores(self, source: Packed, target: Packed) -> Iterator[list[list[float]]]:
         inputs = shift_right(target, BOS)
         nmt, _, lm = self.model.gold_scores(self.language_model, source, inputs, target.ids)
         nmt, lm = nmt.double(), lm.double()
@@ -95,12 +91,8 @@ class Scorer:
         weights = packed_cbmi_weights(
             nmt - lm, everywhere, layout.sentence, layout.sentences, self.settings, layout.longest
         )
-        parts = [values.cpu().split([len(t) for t in targets]) for values in (nmt, lm, weights.token)]
+        parts = [values.cpu().split(layout.sizes.tolist()) for values in (nmt, lm, weights.token)]
         return ([part.tolist() for part in row] for row in zip(*parts, strict=True))
-
-    def _pack(self, sentences: list[list[int]]):
-        lengths = np.array([len(sentence) for sentence in sentences])
-        return pack(np.concatenate([np.array(s) for s in sentences]), lengths, self.model.device)
 
     def _record(
         self, pair: tuple[str, str], ids: list[int], nmt: list[float], lm: list[float], weights: list[float]
@@ -135,6 +127,23 @@ def _settings_of(model: Trained) -> Cbmi:
     """The scales of the run's last CBMI stage; the paper's where it has none."""
     objective = build(model.config.objective("cbmi"), str(model.run.config_file))
     return objective.model_copy(update={"std": "population"})
+
+
+def packed_batches(model: Trained, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], Packed, Packed]]:
+    """Places of pairs of like length, and their sources and targets on the model's device."""
+    sides = [
+        model.encode(vocabulary, [pair[side] for pair in pairs])
+        for side, vocabulary in enumerate((model.source, model.target))
+    ]
+    order = sorted(range(len(pairs)), key=lambda i: (len(sides[1][i]), len(sides[0][i])))
+    longer = [max(len(s), len(t)) for s, t in zip(*sides, strict=True)]
+    for batch in _runs(order, longer, TOKENS_AT_A_TIME.get(model.device.type, 4000)):
+        yield batch, *(_pack([side[i] for i in batch], model.device) for side in sides)
+
+
+def _pack(sentences: list[list[int]], device: torch.device) -> Packed:
+    lengths = np.array([len(sentence) for sentence in sentences])
+    return pack(np.concatenate([np.array(s) for s in sentences]), lengths, device)
 
 
 def _runs(order: list[int], lengths: list[int], limit: int) -> Iterator[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cbmi.data.corpus import Corpus, map_array
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.data.weights import read_weights
 from cbmi.errors import UserError
-from cbmi.files import atomic_file, disk_errors, sha256
+from cbmi.files import atomic_file, disk_errors, sha256, to_json, write_atomically
 
 BLOCK = 1 << 22  # tokens counted at a time
 Filled = Iterator[tuple[np.ndarray, np.ndarray]]  # (places of target tokens, their numbers), block by block
@@ -52,7 +53,7 @@ class Statistics:
         except OSError as error:
             raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
         for other in self.folder.glob(f"{known}-*"):
-            if other.name != name:
+            if other.stem != name:
                 raise UserError(
                     f"{file} has changed since this run first read it: bring it back, or delete {other} to go on "
                     "with the new weights."
@@ -63,12 +64,14 @@ class Statistics:
         """One number a target token, written in any order."""
         path, count = self.folder / name, len(self.corpus.target.ids)
         if not path.exists():
+            begun = time.monotonic()
             with self._new(path) as temporary:
                 array = np.memmap(temporary, dtype=dtype, mode="w+", shape=(count,))
                 array[:] = default
                 for places, numbers in make():
                     array[places] = numbers
                 array.flush()
+            write_atomically(path.with_name(f"{name}.json"), to_json({"seconds": time.monotonic() - begun}))
         return map_array(path, dtype, count)
 
     def _new(self, path: Path):

@@ -98,7 +98,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer:
 def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """sacrebleu's chrF2 of untokenised `hypotheses` against one reference each."""
     _check_lines(references, {"hypotheses": hypotheses})
-    return float(_sacrebleu().CHRF().corpus_score(list(hypotheses), [list(references)]).score)
+    return float(sacrebleu_metrics().CHRF().corpus_score(list(hypotheses), [list(references)]).score)
 
 
 def _single_scores(metrics: dict, systems: Mapping[str, Sequence[str]], bootstrap: int) -> tuple[dict, dict]:
@@ -145,7 +145,7 @@ def _tested(result: Any, baseline: Any) -> MetricScore:
 def _metrics(references: Sequence[str], bleu_tokenizer: str) -> dict:
     """sacrebleu's metrics by the names it gives their scores, the references analysed once for all."""
     given = [list(references)]
-    sacrebleu = _sacrebleu()
+    sacrebleu = sacrebleu_metrics()
     return {
         "BLEU": _bleu(bleu_tokenizer, references=given),
         "chrF2": sacrebleu.CHRF(references=given),
@@ -155,13 +155,13 @@ def _metrics(references: Sequence[str], bleu_tokenizer: str) -> dict:
 
 def _bleu(tokenizer: str, **settings: Any) -> Any:
     """sacrebleu's BLEU with the named tokenizer."""
-    bleu = _sacrebleu().BLEU
+    bleu = sacrebleu_metrics().BLEU
     if tokenizer not in bleu.TOKENIZERS:
         raise UserError(f"There is no BLEU tokenizer {tokenizer!r}; choose one of {', '.join(bleu.TOKENIZERS)}.")
     return bleu(tokenize=tokenizer, **settings)
 
 
-def _sacrebleu() -> ModuleType:
+def sacrebleu_metrics() -> ModuleType:
     """The module sacrebleu.metrics, which only the extra installs."""
     try:
         import sacrebleu.metrics

@@ -55,7 +55,7 @@ def multi_bleu(
         (_tokens(hypothesis, split_compounds), _tokens(reference, split_compounds))
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
-    return _score(pairs, _signature(split_compounds, language))
+    return _score(pairs, signature(split_compounds, language))
 
 
 def tokenize(lines: Sequence[str], language: str) -> list[str]:
@@ -125,7 +125,7 @@ def _brevity_penalty(hypothesis_length: int, reference_length: int) -> float:
     return min(1.0, math.exp(1 - reference_length / hypothesis_length))
 
 
-def _signature(split_compounds: bool, language: str | None) -> str:
+def signature(split_compounds: bool, language: str | None) -> str:
     """What must be known to repeat the figure, in the style of sacrebleu's signatures."""
     tokens = "given" if language is None else f"moses-{language}"
     return f"multi-bleu|case:mixed|tok:{tokens}|split:{'compounds' if split_compounds else 'none'}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,12 @@ class ScoreCache:
             return map_array(self.file, self.dtype, self.count)
         return np.memmap(self.file, dtype=self.dtype, mode=mode, shape=(self.count,))
 
-    def finish(self, identity: dict[str, Any]) -> None:
+    def finish(self, identity: dict[str, Any], seconds: float) -> None:
         if np.isnan(self.open()).any():
             raise UserError(
                 f"{self.file}: the language model gives tokens no probability; its weights are no numbers."
             )
-        write_atomically(self.meta, to_json({"identity": identity, "sha256": sha256(self.file)}))
+        write_atomically(self.meta, to_json({"identity": identity, "sha256": sha256(self.file), "seconds": seconds}))
         (self.folder / "begun.json").unlink(missing_ok=True)
         size = self.count * self.dtype.itemsize / 1e6
         say(f"Scored {self.count:,} target tokens by the language model: {self.file} ({size:,.1f} MB)")
@@ -122,12 +123,13 @@ def fill_cache(
     """The numbers, computed where they are missing: over the mini-batches of an epoch, shared among the ranks."""
     complete = world.gather(cache.complete(identity) if world.first else None)[0]
     if not complete:
+        begun = time.monotonic()
         if world.first:
             cache.begin(identity)
         world.barrier()
         _compute(cache, model, recipe, epoch, world, precision)
         if world.first:
-            cache.finish(identity)
+            cache.finish(identity, time.monotonic() - begun)
         world.barrier()
     return cache.open()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from cbmi.config import RunConfig, check, differences
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
-from cbmi.files import disk_errors, write_atomically
+from cbmi.files import atomic_folder, try_lock, write_atomically
 from cbmi.objectives import build
 from cbmi.yaml_text import dump_yaml, parse_yaml
 
@@ -96,17 +95,27 @@ class Run:
         """Keep other processes from this directory; a killed process's lock is gone with it."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: this is a file; a run needs a folder: choose another output=….")
-        with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = try_lock(self.path / ".lock")
+        if descriptor is None:
+            raise UserError(f"{self.path} is in use by another process; wait for it or stop it.")
         try:
-            _lock(descriptor, self.path)
-            try:
-                yield
-            finally:
-                self._leave_no_empty_folder()
+            yield
         finally:
+            self._leave_no_empty_folder()
             os.close(descriptor)
+
+    def copy(self, other: Run) -> None:
+        """Become a copy of another run as far as it has got. What is never changed in place is shared on the disk."""
+        with atomic_folder(self.path) as temporary:
+            for folder in (other.vocab, other.data, other.checkpoints, other.teachers):
+                if folder.exists():
+                    place, hidden = temporary / folder.name, shutil.ignore_patterns(".*")
+                    shutil.copytree(folder, place, ignore=hidden, copy_function=_link)
+            for file in (other.config_file, other.log):
+                if file.exists():
+                    shutil.copy2(file, temporary / file.name)
+            if other.best.is_symlink():
+                os.symlink(os.readlink(other.best), temporary / other.best.name)
 
     def _leave_no_empty_folder(self) -> None:
         """A run that was refused before anything was made leaves nothing behind."""
@@ -125,11 +134,12 @@ def _resolved(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"stages": tuple(stages)})
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _link(source: str, place: str) -> None:
+    """Another name for a file, or a copy where the file system has no such names."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"{path} is in use by another process; wait for it or stop it.") from None
+        os.link(source, place)
+    except OSError:
+        shutil.copy2(source, place)
 
 
 def _changes_that_matter(old: RunConfig, new: RunConfig) -> list[str]:

@@ -81,15 +81,24 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 
 def check_run(config: RunConfig) -> list[Objective]:
     """The stages' objectives, once it is sure that the files are there and each stage gets what it needs."""
-    for path in [*config.data.train, *(config.data.valid or ()), *sum(config.data.test.values(), ())]:
-        if not Path(path).is_file():
-            raise UserError(f"{path}: there is no such file.")
-    objectives = []
+    check_files(config)
     own = Run(config.output)  # what it starts from matters only until it has begun
     weights = f"{LANGUAGE_MODEL}.safetensors"
     has_language_model = any(own.checkpoints.glob(f"step-*/{weights}"))
     if config.initialize and not own.begun:
         has_language_model = (starting_point(config) / weights).exists()
+    return check_stages(config, has_language_model)
+
+
+def check_files(config: RunConfig) -> None:
+    for path in [*config.data.train, *(config.data.valid or ()), *sum(config.data.test.values(), ())]:
+        if not Path(path).is_file():
+            raise UserError(f"{path}: there is no such file.")
+
+
+def check_stages(config: RunConfig, has_language_model: bool) -> list[Objective]:
+    """The stages' objectives, once it is sure that each gets what it needs; `has_language_model`: to begin with."""
+    objectives = []
     for number, stage in enumerate(config.stages):
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         _check_stage(stage, objective, fresh=number == 0 and config.initialize is None)

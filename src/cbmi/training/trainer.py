@@ -30,7 +30,7 @@ from cbmi.training.log import Log, Meter, figures
 from cbmi.training.step import Stepper
 from cbmi.training.supply import Supply, frequency_of_pieces, numbers_of_tokens
 from cbmi.training.validation import Validator
-from cbmi.training.work import BACKWARD, Work, language_model_flops, matrix_rate, translator_flops
+from cbmi.training.work import Work, language_model_flops, matrix_rate, passes, translator_flops
 
 STEPS_BETWEEN_AGREEMENTS = 10  # ranks agree this often on whether one of them was asked to stop
 
@@ -156,9 +156,7 @@ class Trainer:
     def _least_time(self, stage: Stage, objective: Objective) -> Callable[[Work], float]:
         """Seconds that a large matrix product would take, on all ranks, for the arithmetic of some work."""
         model, pieces = self.config.model, self.live.sizes[1]
-        samples = objective.samples if "samples" in objective.needs else 0
-        of_translator = BACKWARD + samples + ("teacher" in objective.needs)
-        of_language_model = {"train": BACKWARD, "joint": BACKWARD, "frozen": 1}.get(stage.language_model, 0)
+        of_translator, of_language_model = passes(stage.language_model, objective)
         possible = matrix_rate(self.world.device, self.live.precision) * self.world.size
 
         def seconds(work: Work) -> float:

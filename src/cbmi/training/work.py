@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from cbmi.config import Model
+from cbmi.objectives import Objective
 
 BACKWARD = 3  # a forward and a backward pass, in forward passes
 
@@ -53,6 +54,13 @@ def language_model_flops(work: Work, model: Model, vocabulary: int) -> int:
     layer = 4 * width**2 + 2 * width * model.feed_forward
     layers = model.decoder_layers * (2 * layer * work.target + 2 * width * work.target_squares)
     return layers + 2 * width * vocabulary * work.target
+
+
+def passes(language_model: str, objective: Objective) -> tuple[int, int]:
+    """Forward passes that a step's arithmetic is worth, of the translator and of the language model."""
+    samples = objective.samples if "samples" in objective.needs else 0
+    of_language_model = {"train": BACKWARD, "joint": BACKWARD, "frozen": 1}.get(language_model, 0)
+    return BACKWARD + samples + ("teacher" in objective.needs), of_language_model
 
 
 def matrix_rate(device: torch.device, precision: torch.dtype) -> float:

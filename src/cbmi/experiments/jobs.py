@@ -1,0 +1,223 @@
+"""The jobs that an experiment comes to, and what of them is done.
+
+experiment/jobs/TASK-corpus         vocabulary and encoded corpus, once a task
+experiment/jobs/TASK-SEED-start     the stages that all systems share, once a task and seed
+experiment/jobs/TASK-SEED-SYSTEM    a copy of that (by hard links), gone on with the last stage, the system's own
+
+Each folder has run.yaml, the run directory, output.txt (what the process said) and, when it is done, result.json.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from cbmi.config import RunConfig, check, differences, nearest, read_mapping, with_overrides
+from cbmi.errors import UserError
+from cbmi.experiments.settings import Experiment, System, Task
+from cbmi.files import read_json
+from cbmi.objectives import build
+from cbmi.training.run import Run
+from cbmi.training.train import check_files, check_stages
+
+UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # written without spaces: multi-bleu.perl has nothing to count
+# What does not belong to a result: where files lie, on what it was computed.
+ELSEWHERE = ("output:", "device:", "initialize:", "data.train", "data.valid", "data.test", "log.", "checkpoints.")
+
+
+@dataclass(frozen=True)
+class Job:
+    id: str
+    kind: Literal["corpus", "start", "system", "prior-accuracy"]
+    task: str
+    seed: int
+    folder: Path
+    config: RunConfig  # of its run; an analysis has that of the run that it looks at
+    after: str | None = None  # the job that it goes on from
+    system: str | None = None
+
+    @property
+    def run(self) -> Run:
+        return Run(self.folder / "run")
+
+    @property
+    def result_file(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of the stages that this job trains."""
+        names = tuple(stage.name for stage in self.config.stages)
+        return {"start": names, "system": names[-1:]}.get(self.kind, ())
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.config.stages if stage.name in self.stages)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return self.config.plain()
+
+    def result(self) -> dict[str, Any] | None:
+        """What it has given; refuses that of a job with other settings."""
+        if self.kind == "corpus" or not self.result_file.exists():
+            return None
+        result = read_json(self.result_file)
+        changes = [
+            line for line in differences(result.get("settings"), self.settings) if not line.startswith(ELSEWHERE)
+        ]
+        if changes:
+            raise UserError(
+                f"{self.folder} is done, but with other settings ({'; '.join(changes[:3])}): give the system "
+                "another name, choose another output=…, or delete the folder."
+            )
+        return result
+
+    def done(self) -> bool:
+        if self.kind == "corpus":
+            return (self.run.data / "train").exists()
+        return self.result() is not None
+
+    def ready(self) -> bool:
+        """Whether another job can go on from here."""
+        return self.done() and (self.kind == "corpus" or self.run.best.exists())
+
+
+class Plan:
+    """The jobs of an experiment by id; systems with the very same settings share theirs."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.folder = experiment, Path(experiment.output)
+        self.jobs_folder = Path(experiment.jobs) if experiment.jobs else self.folder / "jobs"
+        self.jobs: dict[str, Job] = {}
+        self.of_system: dict[tuple[str, int, str], str] = {}  # (task, seed, system) → job
+        for name, task in experiment.tasks.items():
+            self._plan_task(name, task)
+
+    def _plan_task(self, name: str, task: Task) -> None:
+        experiment, where = self.experiment, f"tasks.{name}"
+        values = _run_values(task)
+        if experiment.systems and len(values.get("stages") or ()) < 2:
+            raise UserError(
+                f"{where}.run: {task.run} has one stage; an experiment needs two: what all systems share, and the "
+                "last, whose objective each system replaces."
+            )
+        config = check(RunConfig, values, task.run)
+        check_files(config)
+        _check_report(experiment, config, where)
+        for seed in experiment.seeds:
+            self._plan_seed(name, task, seed)
+
+    def _plan_seed(self, name: str, task: Task, seed: int) -> None:
+        experiment, where = self.experiment, f"tasks.{name}"
+        shared = self._values(_run_values(task), seed)
+        if experiment.systems:
+            shared["stages"] = shared["stages"][:-1]
+        corpus = self._add("corpus", name, seed, f"{name}-corpus", shared)
+        start = self._add("start", name, seed, f"{name}-{seed}-start", shared, corpus.id)
+        check_stages(start.config, False)
+        for label, system in experiment.expanded().items():
+            self._plan_system(name, task, seed, label, system, start)
+        for analysis in experiment.analyses:
+            if all(stage.language_model not in ("train", "joint") for stage in start.config.stages):
+                raise UserError(f"analyses: {analysis} needs a language model, which {where} does not train first.")
+            self._add(analysis, name, seed, f"{name}-{seed}-{analysis}", shared, start.id)
+
+    def _plan_system(self, name: str, task: Task, seed: int, label: str, system: System, start: Job) -> None:
+        where = f"systems.{label}"
+        values = with_overrides(_run_values(task), system.settings)
+        values = self._values(values, seed)
+        objective = {"preset": task.preset} | system.objective if task.preset else system.objective
+        needs = build(objective, f"{where}.objective").needs
+        part = system.language_model or ("frozen" if "lm" in needs else "off")
+        values["stages"][-1] = values["stages"][-1] | {"objective": objective, "language_model": part}
+        config = check(RunConfig, values, f"{where} with {task.run}")
+        try:
+            check_stages(config, False)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        changes = differences(start.settings, config.plain() | {"stages": start.settings["stages"]})
+        changes = [line for line in changes if line.startswith(("data.vocab", "data.max", "model.", "batch."))]
+        if changes:
+            raise UserError(f"{where}.settings: systems share their first stage, and so {changes[0].split(':')[0]}.")
+        for other in self.jobs.values():
+            same = (other.kind, other.task, other.seed) == ("system", name, seed)
+            if same and not _differences(other.config, config):
+                self.of_system[name, seed, label] = other.id
+                return
+        job = self._add("system", name, seed, f"{name}-{seed}-{label}", values, start.id, label)
+        self.of_system[name, seed, label] = job.id
+
+    def _values(self, values: dict[str, Any], seed: int) -> dict[str, Any]:
+        """A run file's values with the seed; the validation set is translated like a test set."""
+        values = copy.deepcopy(values) | {"seed": seed}
+        data = values["data"]
+        if data.get("valid"):  # some tables of the paper are on it
+            data["test"] = (data.get("test") or {}) | {"valid": data["valid"]}
+        checkpoints = values.setdefault("checkpoints", {})
+        checkpoints.setdefault("keep_last", 1)
+        return values
+
+    def _add(
+        self,
+        kind: str,
+        task: str,
+        seed: int,
+        name: str,
+        values: dict[str, Any],
+        after: str | None = None,
+        system: str | None = None,
+    ) -> Job:
+        if name in self.jobs and kind != "corpus":
+            raise UserError(f"{name}: two jobs have this name; give a task or a system another one.")
+        if name not in self.jobs:
+            folder = self.jobs_folder / name
+            config = check(RunConfig, values | {"output": str(folder / "run")}, name)
+            self.jobs[name] = Job(name, kind, task, seed, folder, config, after, system)
+        return self.jobs[name]
+
+    def results(self) -> list[dict[str, Any]]:
+        """Of all jobs that are done, in the plan's order."""
+        return [result for job in self.jobs.values() if (result := job.result()) is not None]
+
+    def wanted(self, shard: tuple[int, int] = (0, 1)) -> list[Job]:
+        """What is to be done: this shard's share of the systems and analyses, with all that comes before them."""
+        ends = [job for job in self.jobs.values() if job.kind not in ("corpus", "start")]
+        number, count = shard
+        mine = ends[len(ends) * number // count : len(ends) * (number + 1) // count]
+        wanted = {job.id for job in mine if not job.done()}
+        for job in mine:
+            if job.id in wanted and not self.jobs[job.after].ready():
+                wanted |= {job.after}
+        if any(not self.jobs[self.jobs[name].after].ready() for name in wanted if self.jobs[name].kind == "start"):
+            wanted |= {self.jobs[n].after for n in wanted if self.jobs[n].kind == "start"}
+        wanted = {name for name in wanted if not (self.jobs[name].kind == "corpus" and self.jobs[name].done())}
+        return [job for job in self.jobs.values() if job.id in wanted]
+
+
+def _run_values(task: Task) -> dict[str, Any]:
+    """What a task's run file says, with the task's settings."""
+    return with_overrides(read_mapping(task.run, "run file") | {"output": "-"}, task.settings)
+
+
+def _check_report(experiment: Experiment, config: RunConfig, where: str) -> None:
+    """Refuse a report that the task's test sets cannot give."""
+    known = [*config.data.test, *(["valid"] if config.data.valid else [])]
+    for name in experiment.report.sets:
+        if name not in known:
+            raise UserError(f"report.sets: {where} has no test set '{name}'{nearest(name, known)}.")
+    if experiment.systems and not known:
+        raise UserError(f"{where}.run: there is no test set to report on: give data.test.")
+    if experiment.report.metric == "multi-bleu" and config.data.target in UNSPACED:
+        raise UserError(
+            f"report.metric: multi-bleu counts words between spaces, which {where} ({config.data.target}) has not; "
+            "use bleu or chrf."
+        )
+
+
+def _differences(one: RunConfig, other: RunConfig) -> Iterable[str]:
+    return [line for line in differences(one.plain(), other.plain()) if not line.startswith("output:")]

@@ -1,0 +1,99 @@
+"""What a job has given, as one record."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from cbmi import __version__
+from cbmi.experiments.jobs import Job, Plan
+from cbmi.files import read_json, to_json, write_atomically
+from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
+from cbmi.training.world import choose_device
+
+WEIGHTS = ("weight_mean", "weight_std", "zero_weights")
+VALIDATION = ("step", "valid_loss", "valid_bleu", "valid_lm_ppl")
+
+
+def collect(job: Job, seconds: float, device: str) -> dict[str, Any]:
+    """The record of a finished job, also written to its folder."""
+    record: dict[str, Any] = {"job": job.id, "kind": job.kind, "task": job.task, "seed": job.seed}
+    record |= {"system": job.system} if job.system else {}
+    if job.kind == "prior-accuracy":
+        record["accuracy"] = read_json(job.folder / "accuracy.json")
+    else:
+        record |= _of_run(job)
+    record |= {
+        "job_seconds": round(seconds, 1),
+        "device": device_name(device),
+        "torch": torch.__version__,
+        "cbmi": __version__,
+        "finished": time.strftime("%Y-%m-%d"),
+        "settings": job.settings,
+    }
+    write_atomically(job.result_file, to_json(record))
+    return record
+
+
+def _of_run(job: Job) -> dict[str, Any]:
+    """Scores, course of training and costs of a run."""
+    lines = [json.loads(line) for line in job.run.log.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if line["stage"] in job.stages]
+    steps = [line for line in lines if "seconds" in line]
+    tests = read_json(job.run.test / "results.json")["results"] if job.config.data.test else {}
+    return {
+        "scores": tests,
+        "validations": [{k: line[k] for k in VALIDATION if k in line} for line in lines if "valid_loss" in line],
+        "steps": job.steps,
+        "training_seconds": round(sum(line["seconds"] for line in steps), 2),
+        "tokens_per_second": round(statistics.median(line["tokens_per_second"] for line in steps)),
+        "loss": steps[-1]["loss"],
+        "weights": {key: steps[-1][key] for key in WEIGHTS if key in steps[-1]},
+        "parameters": _parameters(job),
+        "preparation": _preparation(job),
+    }
+
+
+def _parameters(job: Job) -> dict[str, int]:
+    """Of the networks that the job's last stage has, by name."""
+    names = [TRANSLATOR] + ([LANGUAGE_MODEL] if job.config.stages[-1].language_model != "off" else [])
+    result = {}
+    for name in names:
+        file = job.run.best / f"{name}.safetensors"
+        if file.exists():
+            with safe_open(file, "pt") as tensors:
+                shapes = [tensors.get_slice(key).get_shape() for key in tensors.keys()]  # noqa: SIM118
+            result[name] = sum(int(torch.Size(shape).numel()) for shape in shapes)
+    return result
+
+
+def _preparation(job: Job) -> dict[str, float]:
+    """Seconds and bytes of what this job's objective wanted before its first step."""
+    folders = [job.run.data / "train" / "statistics", *(job.run.cache / stage for stage in job.stages)]
+    files = [file for folder in folders for file in folder.glob("*.json")]
+    known = [read_json(file) for file in files]
+    arrays = [file for folder in folders for file in folder.glob("*") if file.suffix != ".json"]
+    seconds = sum(values.get("seconds", 0.0) for values in known)
+    return {"seconds": round(seconds, 2), "bytes": sum(file.stat().st_size for file in arrays)}
+
+
+def device_name(device: str) -> str:
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return torch.cuda.get_device_name(chosen)
+    return platform.processor() or platform.machine()
+
+
+def write_results(plan: Plan) -> Path:
+    """All records in one file."""
+    path = plan.folder / "results.jsonl"
+    lines = [json.dumps(record, ensure_ascii=False) for record in plan.results()]
+    write_atomically(path, "".join(line + "\n" for line in lines))
+    return path

@@ -1,0 +1,127 @@
+"""What an experiment file says: tasks × systems × seeds, and what to report of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from cbmi.config import Count, Settings, check, nearest, read_mapping, with_overrides
+from cbmi.errors import UserError
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.=+-]*$")]
+
+
+class Task(Settings):
+    """A run file; its stages but the last are trained once a seed, the last is every system's own."""
+
+    run: str  # looked for from the working folder, then from the experiment file's
+    label: str | None = None  # the table's column
+    block: str | None = None  # the table's group of rows, such as the size of the model
+    preset: str | None = None  # of the objectives' settings, such as wmt14-en-de
+    settings: tuple[str, ...] = ()  # key=value, as on the command line
+
+
+class System(Settings):
+    """What takes the place of the last stage's objective."""
+
+    objective: dict[str, Any]
+    label: str | None = None
+    language_model: Literal["joint", "frozen", "cached", "off"] | None = None  # None: frozen where it is needed
+    settings: tuple[str, ...] = ()  # key=value, for this system's runs alone
+    # One setting of the objective and its values: a system each.
+    vary: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("language_model", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value
+
+    @model_validator(mode="after")
+    def _complete(self) -> System:
+        if not isinstance(self.objective.get("name"), str):
+            raise ValueError("objective: should be an objective's name, or a mapping with 'name' and its settings")
+        if len(self.vary) > 1:
+            raise ValueError("vary: should name one setting of the objective and its values")
+        return self
+
+
+class Report(Settings):
+    metric: Literal["bleu", "chrf", "ter", "multi-bleu"] = "bleu"
+    sets: tuple[str, ...] = ()  # names of test sets, or valid; none: all of each task but valid
+    baseline: str | None = None  # whose score the differences are to; None: the first system
+    significance: tuple[str, ...] = ()  # systems that the others are tested against; none: the baseline
+    costs: bool = False  # a table of parameters, time and disk
+    resamples: Annotated[int, Field(ge=100, strict=True)] = 1000  # of the paired bootstrap
+
+
+class Experiment(Settings):
+    title: str
+    output: str
+    jobs: str | None = None  # where jobs lie that several experiments share; None: in the output's own folder
+    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
+    systems: dict[Name, System] = Field(default_factory=dict)
+    seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    analyses: tuple[Literal["prior-accuracy"], ...] = ()  # of the first stages' runs
+    report: Report = Report()
+    # By task and system, what others have published; it stands beside what was measured.
+    published: dict[str, dict[str, str]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Experiment:
+        if not self.systems and not self.analyses:
+            raise ValueError("systems: there is none, and no analysis either")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: the same seed is given twice")
+        places = [("report.baseline", [self.report.baseline] if self.report.baseline else [])]
+        places += [("report.significance", self.report.significance)]
+        places += [(f"published.{task}", systems) for task, systems in self.published.items()]
+        for where, names in places:
+            for name in names:
+                if name not in self.expanded():
+                    raise ValueError(f"{where}: unknown system '{name}'{nearest(name, self.expanded())}")
+        for task in self.published:
+            if task not in self.tasks:
+                raise ValueError(f"published: unknown task '{task}'{nearest(task, self.tasks)}")
+        return self
+
+    def expanded(self) -> dict[str, System]:
+        """The systems, one for each value of a setting that varies."""
+        result = {}
+        for name, system in self.systems.items():
+            if not system.vary:
+                result[name] = system
+            for setting, values in system.vary.items():
+                for value in values:
+                    objective = system.objective | {setting: value}
+                    label = f"{system.label or name}, {setting} {value:g}"
+                    changes = {"objective": objective, "label": label, "vary": {}}
+                    result[f"{name}={value:g}"] = system.model_copy(update=changes)
+        return result
+
+    @property
+    def baseline(self) -> str | None:
+        return self.report.baseline or next(iter(self.expanded()), None)
+
+    def label(self, system: str) -> str:
+        return self.expanded()[system].label or system
+
+
+def read_experiment(path: Path, overrides: list[str]) -> Experiment:
+    """The experiment that a YAML file and `key=value` overrides describe; its run files are found."""
+    values = with_overrides(read_mapping(path, "experiment file"), overrides)
+    experiment = check(Experiment, values, str(path))
+    tasks = {}
+    for name, task in experiment.tasks.items():
+        places = [Path(task.run), path.parent / task.run]
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            raise UserError(f"{path}: tasks.{name}.run: there is no run file {task.run}.")
+        tasks[name] = task.model_copy(update={"run": str(found)})
+    return experiment.model_copy(update={"tasks": tasks})

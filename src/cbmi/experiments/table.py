@@ -1,0 +1,213 @@
+"""Results to the table of an experiment: systems down, tasks across, mean ± std over the seeds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cbmi.experiments.settings import Experiment
+
+SYMBOLS = ("*", "†", "‡", "§")  # of the systems that the others are tested against, in order
+METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "multi-bleu": "multi-BLEU"}
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    scores: list[float]  # one a seed
+    jobs: list[str]
+    difference: float | None = None  # of the means, to the baseline
+    marks: str = ""  # such as "**"
+    best: bool = False
+    published: str | None = None
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.scores))
+
+    def text(self, spread: bool = True) -> str:
+        """29.01 ± 0.08 (+0.91)**"""
+        text = f"{self.mean:.2f}"
+        if spread and len(self.scores) > 1:
+            text += f" ± {self.std:.2f}"
+        if self.difference is not None:
+            text += f" ({self.difference:+.2f})"
+        return text
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    block: str
+    is_baseline: bool
+    cells: list[Cell | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    metric: str
+    columns: list[str]
+    rows: list[Row]
+    notes: list[str]
+    has_published: bool = False
+    seeds: int = field(default=1)  # the most that a cell has
+
+
+def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
+    """The table of what is there; `records`: of jobs and of comparisons."""
+    records = list(records)
+    places = _columns(experiment, records)
+    columns = list(dict.fromkeys(title for _, title in places))
+    blocks = list(dict.fromkeys(task.block or "" for task in experiment.tasks.values()))
+    systems = experiment.expanded()
+    rows = []
+    for block in blocks:
+        grid = {system: [] for system in systems}
+        for title in columns:
+            place = [p for p, name in places if name == title and (experiment.tasks[p[0]].block or "") == block]
+            cells = _column(experiment, records, *place[0]) if place else {}
+            for system in systems:
+                grid[system].append(cells.get(system))
+        for system, cells in grid.items():
+            if any(cells):
+                rows.append(Row(experiment.label(system), block, system == experiment.baseline, cells))
+    found = [cell for row in rows for cell in row.cells if cell]
+    most = max((len(cell.scores) for cell in found), default=1)
+    published = any(cell.published for cell in found)
+    return Table(METRIC_NAMES[experiment.report.metric], columns, rows, _notes(experiment, most), published, most)
+
+
+def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[str, str], str]]:
+    """((task, test set), title): tasks of several blocks may share a title."""
+    sets: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in records:
+        if record["kind"] == "system":
+            names = experiment.report.sets or [name for name in record["scores"] if name != "valid"]
+            sets[record["task"]] |= dict.fromkeys(name for name in names if name in record["scores"])
+    result = []
+    for name, task in experiment.tasks.items():
+        for chosen in sets[name]:
+            title = task.label or name
+            result.append(((name, chosen), f"{title}, {chosen}" if len(sets[name]) > 1 else title))
+    return result
+
+
+def _column(experiment: Experiment, records: list[Record], task: str, chosen: str) -> dict[str, Cell]:
+    """Cells by system."""
+    metric = experiment.report.metric
+    scores: dict[str, list[tuple[int, float, str]]] = defaultdict(list)
+    for record in records:
+        if record["kind"] == "system" and record["task"] == task and metric in record["scores"].get(chosen, {}):
+            one = (record["seed"], record["scores"][chosen][metric], record["job"])
+            scores[record["system"]].append(one)
+    means = {system: float(np.mean([score for _, score, _ in runs])) for system, runs in scores.items()}
+    best = (min if metric == "ter" else max)(means.values(), default=None)
+    cells = {}
+    for system, runs in scores.items():
+        runs.sort()
+        compared = system != experiment.baseline and experiment.baseline in means
+        cells[system] = Cell(
+            [score for _, score, _ in runs],
+            [job for *_, job in runs],
+            means[system] - means[experiment.baseline] if compared else None,
+            _marks(experiment, records, task, chosen, system),
+            means[system] == best and len(means) > 1,
+            experiment.published.get(task, {}).get(system),
+        )
+    return cells
+
+
+def tested_against(experiment: Experiment) -> list[str]:
+    return list(experiment.report.significance) or ([experiment.baseline] if experiment.baseline else [])
+
+
+def _marks(experiment: Experiment, records: list[Record], task: str, chosen: str, system: str) -> str:
+    """A symbol where p < 0.05 over all seeds, two where p < 0.01, for each system that it is tested against."""
+    marks = ""
+    for symbol, other in zip(SYMBOLS, tested_against(experiment), strict=False):
+        for record in records:
+            wanted = (task, chosen, system, other, None)
+            keys = ("task", "set", "system", "against", "seed")
+            if record["kind"] == "comparison" and tuple(record[key] for key in keys) == wanted:
+                marks += symbol * ((record["p"] < 0.05) + (record["p"] < 0.01))
+    return marks
+
+
+def _notes(experiment: Experiment, seeds: int) -> list[str]:
+    notes = []
+    if seeds > 1:
+        notes.append(f"Mean ± standard deviation over up to {seeds} seeds (divided by their number).")
+    if experiment.systems:
+        notes.append(f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best.")
+    for symbol, other in zip(SYMBOLS, tested_against(experiment), strict=False):
+        notes.append(
+            f"{symbol} / {symbol * 2}: differs from {experiment.label(other)} with p < 0.05 / p < 0.01 "
+            f"(paired bootstrap, {experiment.report.resamples:,} samples of the test set, over all seeds)."
+        )
+    return notes
+
+
+def label_of(row: Row) -> str:
+    """The baseline has its block's name; the others are what is added to it."""
+    return f"{row.label} ({row.block})" if row.is_baseline and row.block else row.label
+
+
+def to_markdown(table: Table) -> str:
+    lines = [f"| {table.metric} | " + " | ".join(table.columns) + " |", "|---" + "|--:" * len(table.columns) + "|"]
+    for row in table.rows:
+        lines.append(f"| {label_of(row)} | " + " | ".join(_markdown_cell(cell) for cell in row.cells) + " |")
+    return "\n".join([*lines, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n"
+
+
+def _markdown_cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    text = f"**{cell.text()}**" if cell.best else cell.text()
+    published = f" [published: {cell.published}]" if cell.published else ""
+    return text + cell.marks.replace("*", r"\*") + published
+
+
+LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
+
+
+def to_latex(table: Table, spread: bool = False) -> str:
+    """A tabular; with `spread` mean ± std, else mean (difference)."""
+    lines = [r"\begin{tabular}{l|" + "|".join("c" * len(table.columns)) + "}", r"\toprule"]
+    lines.append(" & ".join(rf"\textbf{{{_latex(text)}}}" for text in ["Model", *table.columns]) + r" \\")
+    block = None
+    for row in table.rows:
+        if row.block != block:
+            lines.append(r"\midrule")
+            block = row.block
+        lines.append(" & ".join([_latex_label(row), *(_latex_cell(cell, spread) for cell in row.cells)]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*lines, *(f"% {note}" for note in table.notes)]) + "\n"
+
+
+def _latex_label(row: Row) -> str:
+    if row.is_baseline:
+        return _latex(row.label) + (f"$_{{{_latex(row.block)}}}$" if row.block else "")
+    return r"\quad " + _latex(row.label)
+
+
+def _latex_cell(cell: Cell | None, spread: bool) -> str:
+    if cell is None:
+        return "--"
+    text = f"{cell.mean:.2f} $\\pm$ {cell.std:.2f}" if spread else cell.text(spread=False)
+    marks = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
+    text += f"$^{{{marks}}}$" if marks else ""
+    return rf"\textbf{{{text}}}" if cell.best else text
+
+
+def _latex(text: str) -> str:
+    for character in "&%$#_{}":
+        text = text.replace(character, "\\" + character)
+    return text.replace("→", r"$\rightarrow$").replace("−", "$-$").replace("±", r"$\pm$")
