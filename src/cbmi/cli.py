@@ -253,6 +253,29 @@ def experiment(
     raise typer.Exit(status)
 
 
+corpus = typer.Typer(no_args_is_help=True, help="Public corpora by name.")
+app.add_typer(corpus, name="corpus")
+
+
+@corpus.command("list")
+def corpus_list() -> None:
+    """List the corpora that can be downloaded."""
+    from cbmi.interop.corpora import listing
+
+    print(listing())
+
+
+@corpus.command("get")
+def corpus_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `cbmi corpus list`.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The folder; else data/NAME.")] = None,
+) -> None:
+    """Download a corpus to where the recipes look for it, and check its size."""
+    from cbmi.interop.corpora import get_corpus
+
+    get_corpus(name, output or Path("data") / name)
+
+
 @app.command("prior-accuracy")
 def prior_accuracy(
     run: RunFolder,

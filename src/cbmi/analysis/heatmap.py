@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from cbmi.analysis.pages import render_page
 from cbmi.analysis.words import Word, means, sums, words
 from cbmi.errors import UserError
 from cbmi.files import write_atomically
@@ -23,28 +23,14 @@ def write_page(records: Sequence[dict], path: Path, title: str, introduction: st
     `introduction` is plain text above the sentences.
     """
     sentences = [_sentence(record, number) for number, record in enumerate(records, start=1)]
-    page = _template().render(
-        title=title,
-        introduction=introduction,
-        sentences=sentences,
-        factors=FACTORS,
-        weighted=any(sentence["weight"] is not None for sentence in sentences),
-    )
-    write_atomically(path, page)
-
-
-def _template() -> Any:
-    """The page's template, with escaping of all it is given."""
-    try:
-        import jinja2
-    except ImportError:
-        raise UserError("The heat map needs the extra 'plot': pip install 'cbmi[plot]'.") from None
-    text = resources.files("cbmi.analysis").joinpath("heatmap.html.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["number"] = _number
-    return environment.from_string(text)
+    view = {
+        "title": title,
+        "introduction": introduction,
+        "sentences": sentences,
+        "factors": FACTORS,
+        "weighted": any(sentence["weight"] is not None for sentence in sentences),
+    }
+    write_atomically(path, render_page("cbmi.analysis", "heatmap.html.jinja", view, number=_number))
 
 
 def _sentence(record: dict, number: int) -> dict[str, Any]:

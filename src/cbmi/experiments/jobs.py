@@ -108,15 +108,14 @@ class Plan:
             )
         config = check(RunConfig, values, task.run)
         check_files(config)
-        _check_report(experiment, config, where)
+        _check_report(experiment, name, config)
         for seed in experiment.seeds:
             self._plan_seed(name, task, seed)
 
     def _plan_seed(self, name: str, task: Task, seed: int) -> None:
         experiment, where = self.experiment, f"tasks.{name}"
         shared = self._values(_run_values(task), seed)
-        if experiment.systems:
-            shared["stages"] = shared["stages"][:-1]
+        shared["stages"] = shared["stages"][:-1] or shared["stages"]
         corpus = self._add("corpus", name, seed, f"{name}-corpus", shared)
         start = self._add("start", name, seed, f"{name}-{seed}-start", shared, corpus.id)
         check_stages(start.config, False)
@@ -204,17 +203,19 @@ def _run_values(task: Task) -> dict[str, Any]:
     return with_overrides(read_mapping(task.run, "run file") | {"output": "-"}, task.settings)
 
 
-def _check_report(experiment: Experiment, config: RunConfig, where: str) -> None:
+def _check_report(experiment: Experiment, task: str, config: RunConfig) -> None:
     """Refuse a report that the task's test sets cannot give."""
+    where = f"tasks.{task}"
     known = [*config.data.test, *(["valid"] if config.data.valid else [])]
     for name in experiment.report.sets:
         if name not in known:
             raise UserError(f"report.sets: {where} has no test set '{name}'{nearest(name, known)}.")
     if experiment.systems and not known:
         raise UserError(f"{where}.run: there is no test set to report on: give data.test.")
-    if experiment.report.metric == "multi-bleu" and config.data.target in UNSPACED:
+    if experiment.metric(task) == "multi-bleu" and config.data.target in UNSPACED:
+        key = f"{where}.metric" if experiment.tasks[task].metric else "report.metric"
         raise UserError(
-            f"report.metric: multi-bleu counts words between spaces, which {where} ({config.data.target}) has not; "
+            f"{key}: multi-bleu counts words between spaces, which {where} ({config.data.target}) has not; "
             "use bleu or chrf."
         )
 

@@ -43,7 +43,7 @@ def measure(plan: Plan, records: list[Record]) -> tuple[list[Record], dict[str, 
                         progress.advance()
                     runs[record["system"], record["seed"]] = known[record["job"]]
                     scores = record["scores"][chosen]
-                    record["scores"] |= {chosen: scores | {plan.experiment.report.metric: known[record["job"]].score}}
+                    record["scores"] |= {chosen: scores | {metric.name: known[record["job"]].score}}
                 comparisons += _comparisons(plan, task, chosen, runs)
     return comparisons, signatures
 
@@ -56,7 +56,7 @@ def _sets(plan: Plan, record: Record) -> list[str]:
 def _metric(plan: Plan, task: str, chosen: str) -> Metric:
     config = next(job.config for job in plan.jobs.values() if job.task == task)
     references = [pair[1] for pair in read_pairs(config.data.test[chosen], Counter())]
-    return Metric(plan.experiment.report.metric, references, config.data.target)
+    return Metric(plan.experiment.metric(task), references, config.data.target)
 
 
 def _resampled(plan: Plan, metric: Metric, record: Record, chosen: str) -> Resampled:
@@ -81,7 +81,7 @@ def _comparisons(plan: Plan, task: str, chosen: str, runs: dict[tuple[str, int],
                     "system": system,
                     "against": other,
                     "seed": None if chosen_seeds is seeds else chosen_seeds[0],
-                    "metric": plan.experiment.report.metric,
+                    "metric": plan.experiment.metric(task),
                     "difference": found.difference,
                     "p": found.p,
                 }

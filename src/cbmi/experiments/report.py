@@ -2,18 +2,213 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from cbmi.analysis.pages import render_page
+from cbmi.errors import UserError
+from cbmi.experiments.figures import data_address, make_figures
 from cbmi.experiments.jobs import Plan
 from cbmi.experiments.measure import measure, records_of
-from cbmi.experiments.table import make_table, to_markdown
+from cbmi.experiments.settings import Experiment
+from cbmi.experiments.table import label_of, make_table, to_latex, to_markdown
 from cbmi.files import write_atomically
+from cbmi.progress import clock
+from cbmi.yaml_text import dump_yaml
+
+CAPTIONS = {
+    "differences": "Difference to the baseline: diamonds are means, dots are seeds, each against its own baseline.",
+    "sweep": "Score over the setting that varies; bars are standard deviations over the seeds.",
+    "prior-accuracy": "How often each prior's best guess is the gold token, for tokens in bins of CBMI.",
+    "validation": "The course of validation: what all systems share, then each system; means over the seeds.",
+}
+Record = dict[str, Any]
 
 
 def write_report(plan: Plan) -> Path:
+    """Write the report of all that is done; gives its folder."""
     records = records_of(plan)
-    comparisons, _ = measure(plan, records)
+    if not records:
+        raise UserError(f"{plan.folder}: no job is done yet, so there is nothing to report.")
+    comparisons, signatures = measure(plan, records)
+    files = render(plan.experiment, [*records, *comparisons], signatures, _links(plan))
     folder = plan.folder / "report"
-    table = make_table(plan.experiment, [*records, *comparisons])
-    write_atomically(folder / "report.md", to_markdown(table))
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    lines = [json.dumps(record, ensure_ascii=False) for record in [*plan.results(), *comparisons]]
+    write_atomically(plan.folder / "results.jsonl", "".join(line + "\n" for line in lines))
     return folder
+
+
+def _links(plan: Plan) -> dict[str, str]:
+    """Where a job's folder lies, seen from the report's."""
+    return {name: os.path.relpath(job.folder, plan.folder / "report") for name, job in plan.jobs.items()}
+
+
+def render(
+    experiment: Experiment, records: list[Record], signatures: dict[str, str], links: dict[str, str]
+) -> dict[str, str | bytes]:
+    """The report's files by name, from the records of jobs and comparisons alone."""
+    table = make_table(experiment, records)
+    figures = make_figures(experiment, table, records)
+    done = [record for record in records if record["kind"] != "comparison"]
+    view = {
+        "title": experiment.title,
+        "table": table,
+        "label_of": label_of,
+        "cost_titles": COST_TITLES,
+        "costs": costs(experiment, done) if experiment.report.costs else [],
+        "comparisons": _by_seed(experiment, records),
+        "accuracies": [record for record in done if record["kind"] == "prior-accuracy"],
+        "figures": {name: (data_address(svg), CAPTIONS[name]) for name, (svg, _) in figures.items()},
+        "jobs": [_job_view(record, links) for record in _distinct(done)],
+        "missing": _missing(experiment, done),
+        "signatures": signatures,
+        "facts": _facts(experiment, done),
+        "settings": dump_yaml(experiment.model_dump(mode="json", exclude_defaults=True)),
+    }
+    files: dict[str, str | bytes] = {
+        "report.html": render_page("cbmi.experiments", "report.html.jinja", view),
+        "report.md": _markdown(view, figures),
+    }
+    if table.rows:
+        files |= {"table.tex": to_latex(table), "table-std.tex": to_latex(table, spread=True)}
+        files["results.csv"] = _csv(done)
+    for name, (svg, png) in figures.items():
+        files |= {f"{name}.svg": svg, f"{name}.png": png}
+    return files
+
+
+def costs(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]:
+    """What each system costs, means over its runs: the shared stages first."""
+    rows = []
+    for task in experiment.tasks:
+        mine = [record for record in records if record["task"] == task and record.get("training_seconds")]
+        for system in (None, *experiment.expanded()):
+            runs = [record for record in mine if record.get("system") == system]
+            if runs:
+                rows.append(_cost_row(experiment, task, system, runs))
+    return rows
+
+
+def _cost_row(experiment: Experiment, task: str, system: str | None, runs: list[Record]) -> dict[str, Any]:
+    seconds = float(np.mean([run["training_seconds"] for run in runs]))
+    return {
+        "task": experiment.tasks[task].label or task,
+        "system": experiment.label(system) if system else "shared stages",
+        "preparation": float(np.mean([run["preparation"]["seconds"] for run in runs])),
+        "parameters": sum(runs[0]["parameters"].values()) / 1e6,
+        "training": seconds,
+        "milliseconds": 1000 * seconds / runs[0]["steps"],
+        "disk": float(np.mean([run["preparation"]["bytes"] for run in runs])) / 1e6,
+    }
+
+
+def _by_seed(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]:
+    """A row for every system and system that it is tested against: difference and p over all seeds, and each."""
+    rows: dict[tuple, dict[str, Any]] = {}
+    for record in records:
+        if record["kind"] == "comparison":
+            key = (record["task"], record["set"], record["system"], record["against"])
+            labels = [experiment.label(record[name]) for name in ("system", "against")]
+            task = experiment.tasks[record["task"]].label or record["task"]
+            row = rows.setdefault(key, {"task": task, "set": record["set"], "labels": labels, "seeds": []})
+            if record["seed"] is None:
+                row["all"] = record
+            else:
+                row["seeds"].append(record)
+    return list(rows.values())
+
+
+def _job_view(record: Record, links: dict[str, str]) -> dict[str, Any]:
+    scores = [f"{name}: {values['bleu']:.2f}" for name, values in record.get("scores", {}).items()]
+    return {
+        "id": record["job"],
+        "folder": links.get(record["job"]),
+        "scores": ", ".join(scores),
+        "steps": record.get("steps"),
+        "training": clock(record["training_seconds"]) if record.get("training_seconds") else "",
+        "whole": clock(record["job_seconds"]) if "job_seconds" in record else "",
+        "hours": f"{record['job_seconds'] / 3600:.3f}" if "job_seconds" in record else "",
+        "speed": record.get("tokens_per_second"),
+        "device": record.get("device", ""),
+        "finished": record.get("finished", ""),
+    }
+
+
+def _distinct(records: list[Record]) -> list[Record]:
+    """One a job: systems with the same settings share theirs."""
+    return list({record["job"]: record for record in records}.values())
+
+
+def _missing(experiment: Experiment, records: list[Record]) -> list[str]:
+    there = {(record["task"], record["seed"], record.get("system", record["kind"])) for record in records}
+    kinds = [*experiment.expanded(), *experiment.analyses]
+    wanted = [(task, seed, kind) for task in experiment.tasks for seed in experiment.seeds for kind in kinds]
+    return [f"{task}, seed {seed}: {kind}" for task, seed, kind in wanted if (task, seed, kind) not in there]
+
+
+def _facts(experiment: Experiment, records: list[Record]) -> list[tuple[str, str]]:
+    """What a reader asks first: when, on what, with which versions, how long."""
+    distinct = _distinct(records)
+    facts = []
+    for name, key in (("Finished", "finished"), ("Device", "device"), ("PyTorch", "torch"), ("cbmi", "cbmi")):
+        found = sorted({str(record[key]) for record in distinct if key in record})
+        if found:
+            facts.append((name, ", ".join(found)))
+    commits = sorted({record["commit"] for record in distinct if record.get("commit")})
+    facts += [("Commit", ", ".join(commits))] if commits else []
+    total = sum(record.get("job_seconds", 0.0) for record in distinct)
+    if total:
+        facts.append(("All jobs", f"{len(distinct)} jobs, {total / 3600:.2f} hours"))
+    return facts
+
+
+def _markdown(view: dict[str, Any], figures: dict[str, Any]) -> str:
+    parts = [f"# {view['title']}\n"]
+    if view["table"].rows:
+        parts.append(to_markdown(view["table"]))
+    parts += [f"![{CAPTIONS[name]}]({name}.png)\n" for name in figures]
+    if view["costs"]:
+        parts.append(_costs_markdown(view["costs"]))
+    if view["missing"]:
+        more = "; …" if len(view["missing"]) > 4 else ""
+        parts.append(f"Not done yet: {len(view['missing'])} runs ({'; '.join(view['missing'][:4])}{more}).\n")
+    parts.append("\n".join(f"- {name}: {value}" for name, value in view["facts"]))
+    parts += [f"- {task}: `{signature}`" for task, signature in view["signatures"].items()]
+    return "\n".join(parts) + "\n"
+
+
+COST_TITLES = ("task", "system", "preparation, s", "parameters, M", "training, s", "ms/step", "disk, MB")
+
+
+def _costs_markdown(rows: list[dict[str, Any]]) -> str:
+    lines = ["| " + " | ".join(COST_TITLES) + " |", "|---|---" + "|--:" * (len(COST_TITLES) - 2) + "|"]
+    for row in rows:
+        figures = [f"{row[key]:,.1f}" for key in ("preparation", "parameters", "training", "milliseconds", "disk")]
+        lines.append(f"| {row['task']} | {row['system']} | " + " | ".join(figures) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _csv(records: list[Record]) -> str:
+    """A line for every run and test set."""
+    rows = []
+    for record in records:
+        for chosen, scores in record.get("scores", {}).items():
+            row = {key: record.get(key) for key in ("task", "system", "seed", "job", "kind")} | {"set": chosen}
+            row |= {name: f"{value:.4f}" for name, value in scores.items()}
+            row |= {key: record.get(key) for key in ("steps", "training_seconds", "job_seconds", "tokens_per_second")}
+            row |= {key: record.get(key) for key in ("device", "torch", "cbmi", "finished")}
+            rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    output = io.StringIO()
+    writer = csv.DictWriter(output, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return output.getvalue()

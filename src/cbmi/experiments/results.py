@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import statistics
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors import safe_open
 
 from cbmi import __version__
 from cbmi.experiments.jobs import Job, Plan
-from cbmi.files import read_json, to_json, write_atomically
+from cbmi.files import disk_errors, read_json, to_json, write_atomically
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
 from cbmi.training.world import choose_device
 
@@ -22,7 +23,13 @@ WEIGHTS = ("weight_mean", "weight_std", "zero_weights")
 VALIDATION = ("step", "valid_loss", "valid_bleu", "valid_lm_ppl")
 
 
-def collect(job: Job, seconds: float, device: str) -> dict[str, Any]:
+def add_attempt(job: Job, seconds: float) -> None:
+    """Note how long a process was at a job, whether it came to the end or not."""
+    with disk_errors(job.folder), open(job.folder / "attempts.txt", "a", encoding="utf-8") as file:
+        file.write(f"{seconds:.1f}\n")
+
+
+def collect(job: Job, device: str) -> dict[str, Any]:
     """The record of a finished job, also written to its folder."""
     record: dict[str, Any] = {"job": job.id, "kind": job.kind, "task": job.task, "seed": job.seed}
     record |= {"system": job.system} if job.system else {}
@@ -31,10 +38,11 @@ def collect(job: Job, seconds: float, device: str) -> dict[str, Any]:
     else:
         record |= _of_run(job)
     record |= {
-        "job_seconds": round(seconds, 1),
+        "job_seconds": round(sum(map(float, (job.folder / "attempts.txt").read_text().split())), 1),
         "device": device_name(device),
         "torch": torch.__version__,
         "cbmi": __version__,
+        "commit": _commit(),
         "finished": time.strftime("%Y-%m-%d"),
         "settings": job.settings,
     }
@@ -82,6 +90,15 @@ def _preparation(job: Job) -> dict[str, float]:
     arrays = [file for folder in folders for file in folder.glob("*") if file.suffix != ".json"]
     seconds = sum(values.get("seconds", 0.0) for values in known)
     return {"seconds": round(seconds, 2), "bytes": sum(file.stat().st_size for file in arrays)}
+
+
+def _commit() -> str | None:
+    """Of the checkout that this package lies in, if it lies in one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def device_name(device: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from cbmi.errors import UserError
 from cbmi.experiments.jobs import Job, Plan
-from cbmi.experiments.results import collect, write_results
+from cbmi.experiments.results import add_attempt, collect, write_results
 from cbmi.files import try_lock, write_atomically
 from cbmi.progress import Bar, bar, clock, say
 from cbmi.yaml_text import dump_yaml
@@ -106,12 +106,13 @@ class Runner:
             if self.stop_signal is not None:  # it came while the process was being started
                 process.terminate()
             status = process.wait()
+        add_attempt(job, time.monotonic() - begun)
         if self.stop_signal is not None and (status or not _finished(job)):
             return
         if status:
             self._fail(job, last_line(job.folder / "output.txt"))
         elif job.kind != "corpus":
-            record = collect(job, time.monotonic() - begun, device)
+            record = collect(job, device)
             with self.changed:
                 write_results(self.plan)
             say(f"{job.id}: {_gist(record)}")

@@ -12,6 +12,8 @@ from cbmi.errors import UserError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.=+-]*$")]
 
+Metric = Literal["bleu", "chrf", "ter", "multi-bleu"]
+
 
 class Task(Settings):
     """A run file; its stages but the last are trained once a seed, the last is every system's own."""
@@ -20,6 +22,7 @@ class Task(Settings):
     label: str | None = None  # the table's column
     block: str | None = None  # the table's group of rows, such as the size of the model
     preset: str | None = None  # of the objectives' settings, such as wmt14-en-de
+    metric: Metric | None = None  # None: the report's
     settings: tuple[str, ...] = ()  # key=value, as on the command line
 
 
@@ -53,7 +56,7 @@ class System(Settings):
 
 
 class Report(Settings):
-    metric: Literal["bleu", "chrf", "ter", "multi-bleu"] = "bleu"
+    metric: Metric = "bleu"
     sets: tuple[str, ...] = ()  # names of test sets, or valid; none: all of each task but valid
     baseline: str | None = None  # whose score the differences are to; None: the first system
     significance: tuple[str, ...] = ()  # systems that the others are tested against; none: the baseline
@@ -108,6 +111,9 @@ class Experiment(Settings):
     @property
     def baseline(self) -> str | None:
         return self.report.baseline or next(iter(self.expanded()), None)
+
+    def metric(self, task: str) -> str:
+        return self.tasks[task].metric or self.report.metric
 
     def label(self, system: str) -> str:
         return self.expanded()[system].label or system

@@ -102,7 +102,7 @@ def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[
 
 def _column(experiment: Experiment, records: list[Record], task: str, chosen: str) -> dict[str, Cell]:
     """Cells by system."""
-    metric = experiment.report.metric
+    metric = experiment.metric(task)
     scores: dict[str, list[tuple[int, float, str]]] = defaultdict(list)
     for record in records:
         if record["kind"] == "system" and record["task"] == task and metric in record["scores"].get(chosen, {}):
@@ -144,13 +144,14 @@ def _marks(experiment: Experiment, records: list[Record], task: str, chosen: str
 def _notes(experiment: Experiment, seeds: int) -> list[str]:
     notes = []
     if seeds > 1:
-        notes.append(f"Mean ± standard deviation over up to {seeds} seeds (divided by their number).")
+        notes.append(f"Mean ± (population) standard deviation over {seeds} seeds.")
     if experiment.systems:
         notes.append(f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best.")
+    together = ", over all seeds" if seeds > 1 else ""
     for symbol, other in zip(SYMBOLS, tested_against(experiment), strict=False):
         notes.append(
-            f"{symbol} / {symbol * 2}: differs from {experiment.label(other)} with p < 0.05 / p < 0.01 "
-            f"(paired bootstrap, {experiment.report.resamples:,} samples of the test set, over all seeds)."
+            f"{symbol} / {symbol * 2}: differs from {experiment.label(other).removeprefix('+ ')} with p < 0.05 / "
+            f"p < 0.01 (paired bootstrap, {experiment.report.resamples:,} samples of the test set{together})."
         )
     return notes
 

@@ -1,0 +1,212 @@
+"""Figures of an experiment, by matplotlib."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+
+from cbmi.errors import UserError
+from cbmi.experiments.settings import Experiment
+from cbmi.experiments.table import METRIC_NAMES, Table
+
+BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#c1272d", "#8a929c"  # told apart by all eyes
+CYCLE = [BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a", "#222222"]
+PRIOR_STYLES = {
+    "lm": ("LM prior", GREEN, "o"),
+    "tm": ("TM prior", BLUE, "^"),
+    "cbmi": ("CBMI prior", RED, "s"),
+}
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#5b6470",
+    "axes.grid": True,
+    "grid.color": "#e6e9ed",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "path",  # the same everywhere
+    "svg.hashsalt": "cbmi",
+}
+Record = dict[str, Any]
+
+
+def make_figures(experiment: Experiment, table: Table, records: list[Record]) -> dict[str, tuple[bytes, bytes]]:
+    """(SVG, PNG) by name, of what the experiment has."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("Figures need the extra 'plot': pip install 'cbmi[plot]'.") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    makers = {
+        "differences": lambda: differences(pyplot, experiment, table),
+        "sweep": lambda: sweep(pyplot, experiment, records),
+        "prior-accuracy": lambda: prior_accuracy(pyplot, experiment, records),
+        "validation": lambda: validation(pyplot, experiment, records),
+    }
+    result = {}
+    with pyplot.rc_context(STYLE):
+        for name, make in makers.items():
+            figure = make()
+            if figure is not None:
+                result[name] = _drawn(figure)
+                pyplot.close(figure)
+    return result
+
+
+def _drawn(figure: Any) -> tuple[bytes, bytes]:
+    vector, pixels = io.BytesIO(), io.BytesIO()
+    figure.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    figure.savefig(pixels, format="png", dpi=160, bbox_inches="tight", metadata={"Software": None})
+    return vector.getvalue(), pixels.getvalue()
+
+
+def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
+    """How far every system is from the baseline, a panel a column: the mean, and each seed from its own baseline."""
+    panels = [(i, row.block) for i in range(len(table.columns)) for row in table.rows if row.is_baseline]
+    panels = [p for p in panels if sum(1 for r in table.rows if r.block == p[1] and r.cells[p[0]]) > 1]
+    if not panels or len(table.rows) > 40:
+        return None
+    rows = [row for row in table.rows if not row.is_baseline]
+    height = 0.9 + 0.3 * max(len([r for r in rows if r.block == block]) for _, block in panels)
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(2.4 + 3.6 * len(panels), height), squeeze=False, layout="constrained"
+    )
+    for axis, (column, block) in zip(axes[0], panels, strict=True):
+        baseline = next(r for r in table.rows if r.is_baseline and r.block == block).cells[column]
+        shown = [row for row in rows if row.block == block and row.cells[column]]
+        for place, row in enumerate(reversed(shown)):
+            cell = row.cells[column]
+            if len(cell.scores) == len(baseline.scores) > 1:
+                points = np.array(cell.scores) - np.array(baseline.scores)
+                axis.plot(points, np.full(len(points), place), "o", color=GREY, markersize=4, alpha=0.8)
+            axis.plot(cell.difference, place, "D", color=BLUE if cell.difference >= 0 else ORANGE, markersize=6)
+        axis.axvline(0, color="#1b2027", linewidth=1)
+        axis.set_yticks(range(len(shown)), [row.label for row in reversed(shown)])
+        axis.set_ylim(-0.6, len(shown) - 0.4)
+        axis.grid(axis="y", visible=False)
+        title = table.columns[column] + (f" ({block})" if block else "")
+        axis.set(title=title, xlabel=f"{table.metric}, difference to {experiment.label(experiment.baseline)}")
+    return figure
+
+
+def sweep(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
+    """Score over the values of a setting: a panel for every system that varies one, a line for every task."""
+    varying = {name: system for name, system in experiment.systems.items() if system.vary}
+    if not varying:
+        return None
+    figure, axes = pyplot.subplots(
+        1, len(varying), figsize=(4.2 * len(varying), 3.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, (name, system) in zip(axes[0], varying.items(), strict=True):
+        ((setting, values),) = system.vary.items()
+        for task, color in zip(experiment.tasks, CYCLE, strict=False):
+            found = [(value, _scores(experiment, records, task, f"{name}={value:g}")) for value in values]
+            found = [(value, scores) for value, scores in found if scores]
+            if not found:
+                continue
+            means, spreads = ([f(scores) for _, scores in found] for f in (np.mean, np.std))
+            label = experiment.tasks[task].label or task
+            axis.errorbar([v for v, _ in found], means, spreads, marker="o", capsize=3, color=color, label=label)
+            base = _scores(experiment, records, task, experiment.baseline)
+            if base:
+                axis.axhline(np.mean(base), color=color, linestyle="--", linewidth=1)
+        fixed = ", ".join(f"{k} {v}" for k, v in system.objective.items() if k not in ("name", "preset"))
+        axis.set(xlabel=f"{setting}" + (f"   ({fixed})" if fixed else ""))
+    axes[0][0].set_ylabel(METRIC_NAMES[experiment.report.metric])
+    axes[0][0].legend(title=f"dashed: {experiment.label(experiment.baseline)}", fontsize=9)
+    return figure
+
+
+def _scores(experiment: Experiment, records: list[Record], task: str, system: str | None) -> list[float]:
+    """Of a system's runs on the report's first test set."""
+    found = [r for r in records if r["kind"] == "system" and (r["task"], r["system"]) == (task, system)]
+    result = []
+    for record in found:
+        names = experiment.report.sets or [name for name in record["scores"] if name != "valid"]
+        result += [record["scores"][names[0]][experiment.metric(task)]]
+    return result
+
+
+def prior_accuracy(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
+    """Top-1 accuracy of the three priors in bins of CBMI, and how many tokens are in each: a panel a task."""
+    found = {
+        task: [r["accuracy"] for r in records if r["kind"] == "prior-accuracy" and r["task"] == task]
+        for task in experiment.tasks
+    }
+    found = {task: accuracies for task, accuracies in found.items() if accuracies}
+    if not found:
+        return None
+    figure, axes = pyplot.subplots(
+        1, len(found), figsize=(5.6 * len(found), 3.4), squeeze=False, layout="constrained"
+    )
+    for axis, (task, accuracies) in zip(axes[0], found.items(), strict=True):
+        bins = accuracies[0]["bins"]
+        tokens = np.sum([[b["tokens"] for b in one["bins"]] for one in accuracies], axis=0)
+        places = np.arange(len(bins))
+        axis.bar(places, tokens / tokens.sum(), color="#e1e5ea", width=0.9, label="share of tokens")
+        for prior, (label, color, marker) in PRIOR_STYLES.items():
+            right = np.sum([[b["tokens"] * b.get(prior, 0.0) for b in one["bins"]] for one in accuracies], axis=0)
+            shares = np.where(tokens > 0, right / np.maximum(tokens, 1), np.nan)
+            axis.plot(places, shares, marker=marker, color=color, label=label)
+        names = [_bin_label(b) for b in bins]
+        axis.set_xticks(places, names, fontsize=8)
+        axis.set(xlabel="CBMI, nats", ylabel="top-1 accuracy", ylim=(0, 1))
+        axis.set_title(experiment.tasks[task].label or task)
+    axes[0][0].legend(fontsize=9)
+    return figure
+
+
+def _bin_label(record: Record) -> str:
+    low, high = record["above"], record["to"]
+    if low is None:
+        return f"≤{high:g}"
+    return f">{low:g}" if high is None else f"{low:g}…{high:g}"
+
+
+def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
+    """The course of validation, a panel a task: the shared stages, then every system; means over the seeds."""
+    tasks = [t for t in experiment.tasks if any(r["task"] == t and r.get("validations") for r in records)]
+    if not tasks:
+        return None
+    figure, axes = pyplot.subplots(
+        1, len(tasks), figsize=(5.6 * len(tasks), 3.4), squeeze=False, layout="constrained"
+    )
+    for axis, task in zip(axes[0], tasks, strict=True):
+        mine = [r for r in records if r["task"] == task and r.get("validations")]
+        kind = "valid_bleu" if "valid_bleu" in mine[0]["validations"][0] else "valid_loss"
+        start = [r for r in mine if r["kind"] == "start"]
+        if start:
+            axis.plot(*_course(start, kind), color="#1b2027", label="shared stages")
+        systems = [s for s in experiment.expanded() if any(r.get("system") == s for r in mine)]
+        for place, system in enumerate(systems):
+            line = "-" if place < len(CYCLE) else ":"
+            course = _course([r for r in mine if r.get("system") == system], kind)
+            axis.plot(*course, line, color=CYCLE[place % len(CYCLE)], label=experiment.label(system), linewidth=1.2)
+        title = experiment.tasks[task].label or task
+        axis.set(xlabel="steps", ylabel={"valid_bleu": "validation BLEU"}.get(kind, "validation loss"), title=title)
+        if kind == "valid_bleu" and start:  # the first steps would squeeze the rest
+            axis.set_ylim(bottom=np.percentile(_course(start, kind)[1], 30))
+        axis.locator_params(axis="x", nbins=5)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes[0][-1].legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+def _course(records: list[Record], kind: str) -> tuple[list[int], list[float]]:
+    values: dict[int, list[float]] = {}
+    for record in records:
+        for one in record["validations"]:
+            values.setdefault(one["step"], []).append(one[kind])
+    steps = sorted(values)
+    return steps, [float(np.mean(values[step])) for step in steps]
+
+
+def data_address(svg: bytes) -> str:
+    """An SVG as an address that holds all of it, for a page that stands alone."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()

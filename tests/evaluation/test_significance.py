@@ -1,0 +1,58 @@
+"""Significance over several runs, as sacrebleu has it for one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from cbmi.evaluation.metrics import evaluate
+from cbmi.evaluation.multi_bleu import multi_bleu
+from cbmi.evaluation.significance import Metric, compare
+
+WORDS = ["der", "die", "das", "Haus", "Baum", "geht", "steht", "sehr", "alt", "neu", ",", ".", "und", "nicht"]
+
+
+def outputs(count: int = 60, runs: int = 4) -> tuple[list[str], list[list[str]]]:
+    """References, and outputs with more and more errors."""
+    draw = random.Random(3)
+    references = [draw.choices(WORDS, k=draw.randint(4, 12)) for _ in range(count)]
+    texts = []
+    for run in range(runs):
+        texts.append([[w if draw.random() > 0.1 + 0.05 * run else draw.choice(WORDS) for w in r] for r in references])
+    return [" ".join(r) for r in references], [[" ".join(line) for line in text] for text in texts]
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")])
+def test_one_run_of_each_is_sacrebleus_own_test(name, theirs):
+    references, (first, second, *_) = outputs()
+    report = evaluate(references, {"first": first, "second": second})
+    metric = Metric(name, references, "de")
+    found = compare(*([metric.resampled(lines, 1000)] for lines in (first, second)))
+    expected = report.systems[1].metrics[theirs]
+    assert found.p == expected.p_value
+    assert found.difference == pytest.approx(expected.difference, abs=1e-9)
+    assert metric.signature() == report.signatures[theirs].replace("|bs:1000", "").replace("|seed:12345", "")
+
+
+def test_runs_are_averaged_draw_by_draw():
+    references, texts = outputs()
+    metric = Metric("bleu", references, "de")
+    a, b, c, d = (metric.resampled(lines, 500) for lines in texts)
+    found = compare([a, b], [c, d])
+    assert found.difference == pytest.approx((c.score + d.score - a.score - b.score) / 2)
+    moved = np.abs((c.samples + d.samples - a.samples - b.samples) / 2)
+    assert found.p == (np.sum(moved - moved.mean() > abs(found.difference)) + 1) / 501
+
+
+def test_a_system_does_not_differ_from_itself():
+    references, (first, *_) = outputs()
+    run = Metric("bleu", references, "de").resampled(first, 100)
+    assert compare([run], [run]).p == 1.0
+
+
+def test_multi_bleu_is_that_of_the_script():
+    references, (first, *_) = outputs()
+    score = Metric("multi-bleu", references, "de").resampled(first, 2).score
+    assert score == pytest.approx(multi_bleu(first, references, language="de").score)

@@ -1,0 +1,290 @@
+"""Experiments: jobs that share their first stage, survive interruptions, may be split, and become a report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tasks import ROOT, cbmi, environment, refused, run_values, write_task
+
+from cbmi.config import read_run_file
+from cbmi.data.demo import write as write_demo
+from cbmi.evaluation.metrics import evaluate
+from cbmi.experiments.jobs import Plan
+from cbmi.experiments.settings import read_experiment
+from cbmi.training.train import train
+
+SYSTEMS = {
+    "ce": {"label": "Transformer", "objective": "ce"},
+    "freq": {"label": "+ Freq", "objective": "freq-exp"},
+    "cbmi": {"label": "+ <CBMI>", "objective": {"name": "cbmi", "scale_token": 0.2}},
+}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory) -> Path:
+    """The beginning of the demo corpus, and a run file of two short stages."""
+    folder = tmp_path_factory.mktemp("task")
+    write_demo(folder, 1)
+    for part, count in (("train", 300), ("valid", 20), ("test", 40)):
+        for side in ("en", "de"):
+            file = folder / f"{part}.{side}"
+            file.write_text("\n".join(file.read_text().split("\n")[:count]) + "\n")
+    data = {name: [str(folder / f"{name}.{side}") for side in ("en", "de")] for name in ("train", "valid", "test")}
+    data = {"source": "en", "target": "de", **data, "test": {"test": data["test"]}, "vocabulary": {"size": 600}}
+    values = run_values(
+        folder, data=data, validate={"every": 10, "beam": 2}, optimizer={"peak_lr": 5e-3, "warmup": 10}
+    )
+    values["stages"][0]["steps"], values["stages"][1]["steps"] = 30, 10
+    values["stages"][1]["restart_optimizer"] = False
+    (folder / "run.yaml").write_text(yaml.safe_dump(values))
+    return folder
+
+
+def write_experiment(folder: Path, task: Path, **changes) -> Path:
+    values = {
+        "title": "Tiny",
+        "output": str(folder / "experiment"),
+        "tasks": {"demo": {"run": str(task / "run.yaml"), "label": "Demo En→De"}},
+        "seeds": [1, 2],
+        "systems": SYSTEMS,
+        "analyses": ["prior-accuracy"],
+    }
+    path = folder / "experiment.yaml"
+    path.write_text(yaml.safe_dump(values | changes, sort_keys=False))
+    return path
+
+
+def start(path: Path, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "cbmi", "experiment", str(path), "--devices", "cpu,cpu", *options]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def result_of(folder: Path) -> tuple[str, str, list[list[str]], list]:
+    """What a report says, but for times."""
+    report = folder / "report"
+    table = (report / "table.tex").read_text()
+    text = (report / "report.md").read_text().split("\n- Finished")[0]
+    rows = list(csv.DictReader((report / "results.csv").read_text().splitlines()))
+    rows = [[row[key] for key in ("task", "system", "seed", "set", "bleu", "chrf")] for row in rows]
+    records = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return table, text, sorted(rows), [record.get("accuracy") for record in records]
+
+
+@pytest.fixture(scope="module")
+def whole(task, tmp_path_factory) -> Path:
+    """An experiment that nothing has interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    process = start(write_experiment(folder, task))
+    said = process.communicate(timeout=600)[0].decode()
+    assert process.returncode == 0, said
+    return folder / "experiment"
+
+
+def test_it_leaves_a_report_and_every_jobs_files(whole):
+    names = {f"demo-{seed}-{kind}" for seed in (1, 2) for kind in ("start", *SYSTEMS, "prior-accuracy")}
+    assert {path.name for path in (whole / "jobs").iterdir()} == names | {"demo-corpus"}
+    page = (whole / "report" / "report.html").read_text(encoding="utf-8")
+    assert "+ &lt;CBMI&gt;" in page
+    assert "http" not in page.replace("http-equiv", "").split("<main>")[0]
+    assert 'href="../jobs/demo-1-ce/result.json"' in page
+    for name in ("report.md", "table.tex", "table-std.tex", "results.csv", "differences.svg", "validation.png"):
+        assert (whole / "report" / name).stat().st_size > 100
+
+
+def test_killed_in_the_middle_it_ends_the_same(whole, task, tmp_path):
+    """The parent is killed at once; its jobs' processes go on and are waited for."""
+    path = write_experiment(tmp_path, task)
+    first = start(path)
+    while len(list((tmp_path / "experiment" / "jobs").glob("*/result.json"))) < 3:
+        assert first.poll() is None, first.communicate()[0].decode()
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    stopped = start(path)
+    time.sleep(4)
+    stopped.send_signal(signal.SIGTERM)
+    assert stopped.wait(60) == 0
+    assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
+    assert result_of(tmp_path / "experiment") == result_of(whole)
+
+
+def test_two_shards_together_are_the_whole(whole, task, tmp_path):
+    """They may work at the same time, on one folder: what both need is done once."""
+    path = write_experiment(tmp_path, task)
+    shards = [start(path, "--shard", f"{number}/2") for number in range(2)]
+    for shard in shards:
+        said = shard.communicate(timeout=600)[0].decode()
+        assert shard.returncode == 0, said
+    assert cbmi("experiment", path, "--report").returncode == 0
+    assert result_of(tmp_path / "experiment") == result_of(whole)
+    attempts = [file.read_text().split() for file in (tmp_path / "experiment" / "jobs").glob("*/attempts.txt")]
+    assert all(len(attempt) == 1 for attempt in attempts)
+
+
+def test_a_job_is_the_run_file_with_another_objective(whole, task, tmp_path):
+    """The same weights as by `cbmi train`, with the two stages in one run."""
+    train(
+        read_run_file(
+            task / "run.yaml",
+            [f"output={tmp_path / 'run'}", "seed=2", "stages.adapt.objective={name: cbmi, scale_token: 0.2}"],
+        )
+    )
+    ours = load_file(whole / "jobs" / "demo-2-cbmi" / "run" / "best" / "translator.safetensors")
+    theirs = load_file(tmp_path / "run" / "best" / "translator.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_means_and_marks_are_numpys_and_sacrebleus(whole, task):
+    references = (task / "test.de").read_text().splitlines()
+    records = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
+    scores = {}
+    for seed in (1, 2):
+        outputs = {
+            system: (whole / "jobs" / f"demo-{seed}-{system}" / "run" / "test" / "test.txt").read_text().splitlines()
+            for system in SYSTEMS
+        }
+        theirs = evaluate(references, outputs)
+        for system in theirs.systems:
+            scores.setdefault(system.name, []).append(system.metrics["BLEU"].score)
+            found = [
+                r for r in records if r["kind"] == "comparison" and (r["seed"], r["system"]) == (seed, system.name)
+            ]
+            assert [r["p"] for r in found] == ([] if system.name == "ce" else [system.metrics["BLEU"].p_value])
+    table = (whole / "report" / "report.md").read_text()
+    for system, values in scores.items():
+        expected = f"{np.mean(values):.2f} ± {np.std(values):.2f}"
+        if system != "ce":
+            expected += f" ({np.mean(values) - np.mean(scores['ce']):+.2f})"
+        assert expected in table
+
+
+def test_nothing_is_left_to_do(whole, task, tmp_path):
+    path = write_experiment(tmp_path, task, output=str(whole))
+    before = {file: file.stat().st_mtime_ns for file in (whole / "jobs").rglob("result.json")}
+    said = cbmi("experiment", path, "--dry-run").stdout.decode()
+    assert "0 of 11 jobs to do" in said
+    assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
+    assert before == {file: file.stat().st_mtime_ns for file in (whole / "jobs").rglob("result.json")}
+
+
+def test_another_system_goes_on_from_the_same_start(whole, task, tmp_path):
+    """Experiments may share their jobs; settings that are the same share a job, too."""
+    systems = {
+        "ce": SYSTEMS["ce"],
+        "scale": {"objective": {"name": "cbmi"}, "vary": {"scale_token": [0.0, 0.2]}},
+        "same": {"objective": {"name": "cbmi", "scale_token": 0.2}},
+    }
+    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(whole / "jobs"), analyses=[])
+    plan = Plan(read_experiment(path, []))
+    assert [job.id for job in plan.wanted()] == ["demo-1-scale=0", "demo-1-scale=0.2"]
+    assert plan.of_system["demo", 1, "same"] == "demo-1-scale=0.2"
+    assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
+    assert (tmp_path / "experiment" / "report" / "sweep.svg").exists()
+    outputs = [whole / "jobs" / f"demo-1-{name}" / "run" / "test" / "test.txt" for name in ("cbmi", "scale=0.2")]
+    assert outputs[0].read_text() == outputs[1].read_text()
+
+
+def test_a_job_that_fails_does_not_stop_the_others(task, tmp_path):
+    (tmp_path / "weights.txt").write_text("1\n")
+    systems = {
+        "bad": {"objective": {"name": "weights-file", "file": str(tmp_path / "weights.txt"), "per": "pair"}},
+        "ce": SYSTEMS["ce"],
+    }
+    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], analyses=[], report={"baseline": "ce"})
+    result = cbmi("experiment", path, "--devices", "cpu")
+    assert result.returncode == 1
+    assert "Failed: demo-1-bad: " in result.stderr.decode()
+    assert "weights.txt" in result.stderr.decode()
+    assert "Not done yet: 1 runs (demo, seed 1: bad)" in (tmp_path / "experiment/report/report.md").read_text()
+
+
+BAD = {
+    "an unknown system": (
+        {"report": {"baseline": "cee"}},
+        "report.baseline: unknown system 'cee' (did you mean 'ce'?)",
+    ),
+    "an unknown objective": (
+        {"systems": {"a": {"objective": "cbim"}}},
+        "systems.a.objective: unknown objective 'cbim'",
+    ),
+    "a task without file": ({"tasks": {"t": {"run": "none.yaml"}}}, "tasks.t.run: there is no run file none.yaml"),
+    "a test set that is not": ({"report": {"sets": ["tset"]}}, "report.sets: tasks.demo has no test set 'tset'"),
+    "a metric that is not": ({"report": {"metric": "meteor"}}, "report.metric: "),
+    "no system": ({"systems": {}, "analyses": []}, "systems: there is none"),
+    "a seed twice": ({"seeds": [1, 1]}, "seeds: the same seed is given twice"),
+    "two settings that vary": (
+        {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": [1.0], "scale_sentence": [1.0]}}}},
+        "vary: should name one setting",
+    ),
+    "a system with a model of its own": (
+        {"systems": {"a": {"objective": "ce", "settings": ["model.width=64"]}}},
+        "systems.a.settings: systems share their first stage, and so model.width",
+    ),
+    "an objective without its language model": (
+        {"systems": {"a": {"objective": "cbmi", "language_model": "off"}}},
+        "systems.a: stages.adapt: objective 'cbmi' needs a language model",
+    ),
+    "an unknown key": ({"sedes": [1]}, "unknown key 'sedes' (did you mean 'seeds'?)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_before_the_first_job(task, tmp_path, case):
+    changes, expected = BAD[case]
+    assert expected in refused("experiment", write_experiment(tmp_path, task, **changes))
+    assert not (tmp_path / "experiment").exists()
+
+
+def test_more_bad_input(whole, task, tmp_path):
+    path = write_experiment(tmp_path, task)
+    path.write_text(path.read_text() + "systems: {}\n")
+    assert "key 'systems' stands there twice" in refused("experiment", path)
+    write_experiment(tmp_path, task)
+    assert "--shard: '2/2' should be I/N" in refused("experiment", path, "--shard", "2/2")
+    assert "device: 'gpu' is none of" in refused("experiment", path, "--devices", "cpu,gpu")
+    settings = ["data.target=zh"]
+    tasks = {"demo": {"run": str(task / "run.yaml"), "metric": "multi-bleu", "settings": settings}}
+    path = write_experiment(tmp_path, task, tasks=tasks)
+    assert "tasks.demo.metric: multi-bleu counts words between spaces" in refused("experiment", path)
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": ["stages=[{name: a, steps: 2}]"]}}
+    assert "has one stage" in refused("experiment", write_experiment(tmp_path, task, tasks=tasks))
+    assert "no job is done yet" in refused("experiment", write_experiment(tmp_path, task), "--report")
+    systems = SYSTEMS | {"cbmi": {"objective": {"name": "cbmi", "scale_token": 0.3}}}
+    path = write_experiment(tmp_path, task, output=str(whole), systems=systems)
+    message = refused("experiment", path)
+    assert (
+        "demo-1-cbmi is done, but with other settings (stages.adapt.objective.scale_token: 0.2, now 0.3)" in message
+    )
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "recipes" / "experiments").glob("*.yaml")))
+def test_the_recipes_work_on_any_task(name, tmp_path, monkeypatch):
+    """With files of the names that their run files have, and on a task of one's own."""
+    monkeypatch.chdir(tmp_path)
+    write_task(tmp_path)
+    recipe = ROOT / "recipes" / "experiments" / name
+    for task in read_experiment(recipe, []).tasks.values():
+        data = read_run_file(task.run).data
+        for file in [*data.train, *data.valid, *sum(data.test.values(), ())]:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).write_text("x\n")
+    jobs = Plan(read_experiment(recipe, [])).jobs
+    assert len(jobs) > 4
+    values = run_values(tmp_path)
+    values["data"]["test"] = {"test": values["data"]["valid"]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(values))
+    own = Plan(read_experiment(recipe, ["tasks={mine: {run: mine.yaml}}", "published={}"]))
+    assert {job.task for job in own.jobs.values()} == {"mine"}
+    assert os.listdir(tmp_path).count("experiments") == 0

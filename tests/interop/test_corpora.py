@@ -1,0 +1,106 @@
+"""Public corpora: from a server of our own, so that the tests need no network."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from tasks import ROOT, cbmi, refused
+
+from cbmi.config import read_run_file
+from cbmi.interop import corpora
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments) -> None: ...
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """The folder of a server that stands in for Multi30k's; the sets are three pairs long."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    service = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{service.server_port}/"
+    parts = [("train", "train"), ("valid", "val")]
+    for _, theirs in parts:
+        for side in ("en", "de"):
+            (folder / f"{theirs}.{side}.gz").write_bytes(gzip.compress(b"a\nb\nc\n"))
+    monkeypatch.setattr(corpora, "MULTI30K", address)
+    tiny = corpora.PublicCorpus("tiny", tuple(corpora._multi30k(own, theirs, 3) for own, theirs in parts))
+    monkeypatch.setitem(corpora.CORPORA, "multi30k", tiny)
+    yield folder
+    service.shutdown()
+    service.server_close()
+
+
+def test_a_corpus_is_downloaded_once(server, tmp_path):
+    folder = tmp_path / "data"
+    said = cbmi("corpus", "get", "multi30k", "-o", folder).stderr.decode()
+    assert "train.en.gz and train.de.gz, 3 pairs" in said
+    assert gzip.decompress((folder / "valid.de.gz").read_bytes()) == b"a\nb\nc\n"
+    assert sorted(p.name for p in folder.iterdir()) == ["train.de.gz", "train.en.gz", "valid.de.gz", "valid.en.gz"]
+    for file in server.iterdir():
+        file.unlink()
+    assert cbmi("corpus", "get", "multi30k", "-o", folder).returncode == 0
+
+
+def test_what_is_not_right_is_not_kept(server, tmp_path):
+    folder = tmp_path / "data"
+    for side in ("en", "de"):
+        (server / f"val.{side}.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    message = refused("corpus", "get", "multi30k", "-o", folder)
+    assert "valid.en.gz and valid.de.gz: there are 2 pairs, not 3" in message
+    assert sorted(p.name for p in folder.iterdir()) == ["train.de.gz", "train.en.gz"]
+    (server / "val.en.gz").unlink()
+    assert "val.en.gz: the server says 404" in refused("corpus", "get", "multi30k", "-o", folder)
+
+
+def test_without_a_network_it_says_so(tmp_path, monkeypatch):
+    corpus = corpora.PublicCorpus(
+        "", (corpora.Part(("a.x", "a.y"), corpora._from_url("http://127.0.0.1:9/{side}"), 1),)
+    )
+    monkeypatch.setitem(corpora.CORPORA, "multi30k", corpus)
+    message = refused("corpus", "get", "multi30k", "-o", tmp_path / "data")
+    assert "http://127.0.0.1:9/x cannot be reached" in message
+    assert "this needs a network" in message
+
+
+def test_training_sets_come_through_mtdata(tmp_path, monkeypatch):
+    """A module that stands in for mtdata writes what it was asked for."""
+    (tmp_path / "mtdata.py").write_text(
+        "import gzip, sys\n"
+        "folder = sys.argv[sys.argv.index('-o') + 1]\n"
+        "assert sys.argv[1:4] == ['get', '-l', 'zho-eng'] and '--merge' in sys.argv and '--compress' in sys.argv\n"
+        "for side in ('zho', 'eng'):\n"
+        "    gzip.open(f'{folder}/train.{side}.gz', 'wt').write(f'{side}\\n' * 4)\n"
+    )
+    train = corpora.CORPORA["wmt19-zh-en"].parts[0]
+    small = corpora.PublicCorpus("", (corpora.Part(train.files, train.fetch, 3, exact=False),))
+    monkeypatch.setitem(corpora.CORPORA, "wmt19-zh-en", small)
+    if "mtdata" not in sys.modules:
+        assert "need the extra 'corpora'" in refused("corpus", "get", "wmt19-zh-en", "-o", tmp_path / "data")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert cbmi("corpus", "get", "wmt19-zh-en", "-o", tmp_path / "data").returncode == 0
+    assert gzip.decompress((tmp_path / "data" / "train.zh.gz").read_bytes()) == b"zho\n" * 4
+
+
+def test_names_are_those_of_the_recipes():
+    """What is downloaded to data/NAME is what the recipes read."""
+    recipes = {"multi30k": "multi30k", "wmt14-en-de": "wmt14-en-de-base", "wmt19-zh-en": "wmt19-zh-en-big"}
+    for name, recipe in recipes.items():
+        data = read_run_file(ROOT / "recipes" / f"{recipe}.yaml").data
+        wanted = [*data.train, *data.valid, *sum(data.test.values(), ())]
+        parts = corpora.CORPORA[name].parts
+        assert sorted(wanted) == sorted(f"data/{name}/{file}" for part in parts for file in part.files)
+
+
+def test_unknown_and_listed():
+    assert "unknown corpus 'multi30' (did you mean 'multi30k'?)" in refused("corpus", "get", "multi30")
+    assert cbmi("corpus", "list").stdout.decode().count("\n") == len(corpora.CORPORA)
