@@ -228,10 +228,6 @@ BAD = {
         {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": [1.0], "scale_sentence": [1.0]}}}},
         "vary: should name one setting",
     ),
-    "a system with a model of its own": (
-        {"systems": {"a": {"objective": "ce", "settings": ["model.width=64"]}}},
-        "systems.a.settings: systems share their first stage, and so model.width",
-    ),
     "an objective without its language model": (
         {"systems": {"a": {"objective": "cbmi", "language_model": "off"}}},
         "systems.a: stages.adapt: objective 'cbmi' needs a language model",

@@ -128,8 +128,7 @@ class Plan:
 
     def _plan_system(self, name: str, task: Task, seed: int, label: str, system: System, start: Job) -> None:
         where = f"systems.{label}"
-        values = with_overrides(_run_values(task), system.settings)
-        values = self._values(values, seed)
+        values = self._values(_run_values(task), seed)
         objective = {"preset": task.preset} | system.objective if task.preset else system.objective
         needs = build(objective, f"{where}.objective").needs
         part = system.language_model or ("frozen" if "lm" in needs else "off")
@@ -139,10 +138,6 @@ class Plan:
             check_stages(config, False)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        changes = differences(start.settings, config.plain() | {"stages": start.settings["stages"]})
-        changes = [line for line in changes if line.startswith(("data.vocab", "data.max", "model.", "batch."))]
-        if changes:
-            raise UserError(f"{where}.settings: systems share their first stage, and so {changes[0].split(':')[0]}.")
         for other in self.jobs.values():
             same = (other.kind, other.task, other.seed) == ("system", name, seed)
             if same and not _differences(other.config, config):
@@ -188,13 +183,13 @@ class Plan:
         ends = [job for job in self.jobs.values() if job.kind not in ("corpus", "start")]
         number, count = shard
         mine = ends[len(ends) * number // count : len(ends) * (number + 1) // count]
-        wanted = {job.id for job in mine if not job.done()}
-        for job in mine:
-            if job.id in wanted and not self.jobs[job.after].ready():
-                wanted |= {job.after}
-        if any(not self.jobs[self.jobs[name].after].ready() for name in wanted if self.jobs[name].kind == "start"):
-            wanted |= {self.jobs[n].after for n in wanted if self.jobs[n].kind == "start"}
-        wanted = {name for name in wanted if not (self.jobs[name].kind == "corpus" and self.jobs[name].done())}
+        wanted: set[str] = set()
+        for end in mine:
+            job = None if end.done() else end
+            while job is not None:
+                wanted.add(job.id)
+                before = self.jobs.get(job.after)
+                job = before if before and not before.ready() else None
         return [job for job in self.jobs.values() if job.id in wanted]
 
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from cbmi.experiments.jobs import Job, Plan
 from cbmi.experiments.results import add_attempt, collect, write_results
 from cbmi.files import try_lock, write_atomically
 from cbmi.progress import Bar, bar, clock, say
+from cbmi.signals import stop_signals
 from cbmi.yaml_text import dump_yaml
 
 LOOK_EVERY = 1.0  # seconds
@@ -47,7 +45,7 @@ class Runner:
         self.changed = threading.Condition()
         workers = [threading.Thread(target=self._work, args=(device,)) for device in self.devices]
         total = sum(job.steps for job in self.wanted)
-        with self._stop_signals(), bar("Experiment", total, "steps") as progress:
+        with stop_signals(self._ask_to_stop), bar("Experiment", total, "steps") as progress:
             for worker in workers:
                 worker.start()
             while any(worker.is_alive() for worker in workers):
@@ -142,22 +140,12 @@ class Runner:
             parts.append(f"waiting for {elsewhere[0]}, which another process is at")
         progress.advance(max(0, done - progress.done), "; ".join(parts))
 
-    @contextmanager
-    def _stop_signals(self) -> Iterator[None]:
-        """SIGTERM and Ctrl-C are passed on to the jobs, which save; the same command goes on."""
-
-        def ask(number: int, frame: Any) -> None:
-            self.stop_signal = number
-            for process in list(self.running.values()):
-                if process is not None and process.poll() is None:
-                    process.terminate()
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self, number: int, frame: Any) -> None:
+        """Pass SIGTERM and Ctrl-C on to the jobs, which save; the same command goes on."""
+        self.stop_signal = number
+        for process in list(self.running.values()):
+            if process is not None and process.poll() is None:
+                process.terminate()
 
 
 def command(job: Job, device: str, plan: Plan) -> list[str]:

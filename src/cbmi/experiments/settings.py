@@ -32,7 +32,6 @@ class System(Settings):
     objective: dict[str, Any]
     label: str | None = None
     language_model: Literal["joint", "frozen", "cached", "off"] | None = None  # None: frozen where it is needed
-    settings: tuple[str, ...] = ()  # key=value, for this system's runs alone
     # One setting of the objective and its values: a system each.
     vary: dict[str, tuple[float, ...]] = Field(default_factory=dict)
 

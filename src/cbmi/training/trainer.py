@@ -21,6 +21,7 @@ from cbmi.model import kernels
 from cbmi.model.layers import POSITIONS
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
+from cbmi.signals import stop_signals
 from cbmi.training.cache import ScoreCache, fill_cache
 from cbmi.training.graph import GraphSteps, PlainSteps
 from cbmi.training.learner import learning_rate
@@ -53,7 +54,7 @@ class Trainer:
         log = None
         if self.world.first:
             log = Log(self.live.run.log, self.state.step, self.config.log.tensorboard)
-        with self._stop_signals():
+        with stop_signals(self._ask_to_stop):
             for number in range(self.state.stage, len(self.config.stages)):
                 if number > self.state.stage:
                     self.live.begin_stage(number)
@@ -235,20 +236,10 @@ class Trainer:
         elif self.state.step % STEPS_BETWEEN_AGREEMENTS == 0:
             self.stopping = self.world.any(self.stop_signal is not None)
 
-    @contextmanager
-    def _stop_signals(self) -> Iterator[None]:
+    def _ask_to_stop(self, number: int, frame: Any) -> None:
         """SIGTERM and Ctrl-C let the step finish and save; a second Ctrl-C interrupts at once."""
-
-        def ask(number: int, frame: Any) -> None:
-            self.stop_signal = number
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self.stop_signal = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
