@@ -170,6 +170,7 @@ class _Cache:
     def advance(self, ids: Tensor, position: int) -> Tensor:
         """Read one token a hypothesis: ids (rows × beam,) → logits, or fused scores (rows × beam, vocabulary)."""
         positions = torch.full_like(ids, position)
+        self.past.length = self.language_model_past.length = position
         hidden = self.model.decode(ids, positions, position + 1, self.past.attend, self._attend_source)
         logits = output_logits(hidden, self.model.output_weight)
         if self.fusion is None:
@@ -196,19 +197,35 @@ class _Cache:
 
 
 class _Past:
-    """Keys and values that each layer of a network has seen."""
+    """Keys and values that each layer of a network has seen, with room for more to come: a token's are written in
+    place, and what a step moves is copied once, from one buffer into the other."""
 
     def __init__(self) -> None:
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        self.length = 0  # tokens before the one that is being read
+        self.buffers: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # a layer: used, spare; (rows, room, 2, heads, size)
 
     def attend(self, qkv: Tensor, layer: int) -> Tensor:
         """Attention of one new token a row to all so far; qkv (rows, 3, heads, size)."""
-        query, key, value = (part[:, :, None] for part in qkv.unbind(1))
-        if layer in self.layers:
-            key = torch.cat([self.layers[layer][0], key], dim=2)
-            value = torch.cat([self.layers[layer][1], value], dim=2)
-        self.layers[layer] = (key, value)
-        return F.scaled_dot_product_attention(query, key, value)[:, :, 0]
+        self._make_room(qkv, layer)
+        buffer, _ = self.buffers[layer]
+        buffer[:, self.length] = qkv[:, 1:]
+        key, value = buffer[:, : self.length + 1].transpose(1, 3).unbind(2)  # (rows, heads, tokens, size)
+        return F.scaled_dot_product_attention(qkv[:, 0, :, None], key, value)[:, :, 0]
+
+    def _make_room(self, qkv: Tensor, layer: int) -> None:
+        before = self.buffers[layer][0] if layer in self.buffers else qkv[:, None, 1:][:, :0]
+        if before.shape[1] > self.length:
+            return
+        room = before.new_empty(2, len(before), max(16, 2 * self.length), *before.shape[2:])
+        room[0, :, : self.length] = before
+        self.buffers[layer] = (room[0], room[1])
 
     def reorder(self, rows: Tensor) -> None:
-        self.layers = {layer: (key[rows], value[rows]) for layer, (key, value) in self.layers.items()}
+        """Each row becomes a copy of another; there may be fewer than before."""
+        tokens = self.length + 1
+        for layer, (buffer, spare) in self.buffers.items():
+            moved = spare[: len(rows)]
+            torch.index_select(buffer[:, :tokens], 0, rows, out=moved[:, :tokens])
+            self.buffers[layer] = (moved, buffer[: len(rows)])

@@ -31,16 +31,19 @@ def run_experiment(
     if dry_run:
         print(describe(plan, devices, part))
         return 0
+    if report_only:
+        _report(plan, wanted=True)
+        return 0
     runner = Runner(plan, devices, part)
-    if not report_only:
-        runner.run()
-        write_results(plan)
+    runner.run()
+    write_results(plan)
     if runner.stop_signal is not None:
         say(f"Stopped: {plan.folder}; the same command goes on.")
         raise Stopped(runner.stop_signal)
-    _report(plan, report_only)
     for name, reason in runner.failed.items():
         say(f"Failed: {name}: {reason} (see {plan.jobs[name].folder / 'output.txt'})")
+    if plan.results():
+        _report(plan, wanted=False)
     return 1 if runner.failed else 0
 
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +27,29 @@ LOOK_EVERY = 1.0  # seconds
 LOG_TAIL = 1 << 14  # bytes of a log that are read to see how far a job is
 
 
-@dataclass
 class Runner:
-    plan: Plan
-    devices: list[str]
-    shard: tuple[int, int] = (0, 1)
-    failed: dict[str, str] = field(default_factory=dict)  # by job: what it said at last
-    running: dict[str, subprocess.Popen] = field(default_factory=dict)
-    waiting_for: set[str] = field(default_factory=set)  # jobs that other processes are at
-    stop_signal: int | None = None
+    """Does what is missing of a plan; `failed` and `stop_signal` say what was not done, and why."""
+
+    def __init__(self, plan: Plan, devices: list[str], shard: tuple[int, int]) -> None:
+        self.plan, self.devices = plan, devices
+        self.wanted = plan.wanted(shard)
+        self.pending = {job.id: job for job in self.wanted}
+        self.running: dict[str, subprocess.Popen | None] = {}  # None: it is being made ready
+        self.elsewhere: set[str] = set()  # pending jobs that other processes are at
+        self.failed: dict[str, str] = {}  # by job: what it said at last
+        self.changed = threading.Condition()
+        self.stop_signal: int | None = None
 
     def run(self) -> None:
-        """Do what is missing; `failed` and `stop_signal` say what was not done, and why."""
-        self.wanted = self.plan.wanted(self.shard)
-        self.pending = {job.id: job for job in self.wanted}
-        self.changed = threading.Condition()
         workers = [threading.Thread(target=self._work, args=(device,)) for device in self.devices]
         total = sum(job.steps for job in self.wanted)
         with stop_signals(self._ask_to_stop), bar("Experiment", total, "steps") as progress:
             for worker in workers:
                 worker.start()
-            while any(worker.is_alive() for worker in workers):
-                self._show(progress)
-                workers[0].join(LOOK_EVERY) if workers[0].is_alive() else time.sleep(LOOK_EVERY)
+            for worker in workers:
+                while worker.is_alive():
+                    self._show(progress)
+                    worker.join(LOOK_EVERY)
 
     def _work(self, device: str) -> None:
         while True:
@@ -86,9 +85,9 @@ class Runner:
     def _lock(self, job: Job) -> int | None:
         lock = try_lock(job.folder / ".lock")
         if lock is None:
-            self.waiting_for.add(job.id)
+            self.elsewhere.add(job.id)
             return None
-        self.waiting_for.discard(job.id)
+        self.elsewhere.discard(job.id)
         self.running[job.id] = None
         return lock
 
@@ -131,7 +130,7 @@ class Runner:
         with self.changed:
             over = [job for job in self.wanted if job.id not in self.pending and job.id not in self.running]
             busy = [job for job in self.wanted if job.id in self.running]
-            elsewhere = sorted(self.waiting_for & self.pending.keys())
+            elsewhere = sorted(self.elsewhere & self.pending.keys())
         states = [state(job) for job in busy]
         done = sum(job.steps for job in over) + sum(steps for steps, _ in states)
         parts = [f"{len(over)} of {len(self.wanted)} jobs"]
