@@ -101,6 +101,19 @@ def try_lock(path: Path) -> int | None:
     return descriptor
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process or thread is in a block with the same path."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from cbmi.errors import UserError
 from cbmi.evaluation.metrics import evaluate
 from cbmi.evaluation.multi_bleu import multi_bleu
 from cbmi.evaluation.significance import Metric, compare
@@ -56,3 +57,15 @@ def test_multi_bleu_is_that_of_the_script():
     references, (first, *_) = outputs()
     score = Metric("multi-bleu", references, "de").resampled(first, 2).score
     assert score == pytest.approx(multi_bleu(first, references, language="de").score)
+
+
+def test_translations_and_references_go_together():
+    references, (first, *_) = outputs()
+    with pytest.raises(UserError, match="59 translations, but 60 references"):
+        Metric("bleu", references, "de").resampled(first[1:], 10)
+
+
+def test_languages_without_spaces_have_a_tokenizer():
+    metric = Metric("bleu", ["我喜欢猫和狗。", "今天天气很好。"], "zh")
+    assert metric.resampled(["我喜欢猫和鸟。", "今天天气不好。"], 2).score > 20
+    assert "tok:zh" in metric.signature()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tasks import ROOT, cbmi, environment, refused, run_values, write_task
 from cbmi.config import read_run_file
 from cbmi.data.demo import write as write_demo
 from cbmi.evaluation.metrics import evaluate
+from cbmi.experiments import runner
 from cbmi.experiments.jobs import Plan
 from cbmi.experiments.settings import read_experiment
 from cbmi.training.train import train
@@ -60,6 +62,7 @@ def write_experiment(folder: Path, task: Path, **changes) -> Path:
         "seeds": [1, 2],
         "systems": SYSTEMS,
         "analyses": ["prior-accuracy"],
+        "report": {"metric": "chrf"},
     }
     path = folder / "experiment.yaml"
     path.write_text(yaml.safe_dump(values | changes, sort_keys=False))
@@ -76,9 +79,9 @@ def result_of(folder: Path) -> tuple[str, str, list[list[str]], list]:
     report = folder / "report"
     table = (report / "table.tex").read_text()
     text = (report / "report.md").read_text().split("\n- Finished")[0]
+    records = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     rows = list(csv.DictReader((report / "results.csv").read_text().splitlines()))
     rows = [[row[key] for key in ("task", "system", "seed", "set", "bleu", "chrf")] for row in rows]
-    records = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     return table, text, sorted(rows), [record.get("accuracy") for record in records]
 
 
@@ -99,6 +102,8 @@ def test_it_leaves_a_report_and_every_jobs_files(whole):
     assert "+ &lt;CBMI&gt;" in page
     assert "http" not in page.replace("http-equiv", "").split("<main>")[0]
     assert 'href="../jobs/demo-1-ce/result.json"' in page
+    scores = [record[-1] for record in result_of(whole)[2]]
+    assert len(set(scores)) > 10  # there is something to compare
     for name in ("report.md", "table.tex", "table-std.tex", "results.csv", "differences.svg", "validation.png"):
         assert (whole / "report" / name).stat().st_size > 100
 
@@ -112,8 +117,10 @@ def test_killed_in_the_middle_it_ends_the_same(whole, task, tmp_path):
         time.sleep(0.1)
     first.kill()
     first.wait()
+    begun = time.time()
     stopped = start(path)
-    time.sleep(4)
+    while not any(file.stat().st_mtime > begun for file in (tmp_path / "experiment" / "jobs").glob("*/run.yaml")):
+        time.sleep(0.1)
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(60) == 0
     assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
@@ -157,11 +164,11 @@ def test_means_and_marks_are_numpys_and_sacrebleus(whole, task):
         }
         theirs = evaluate(references, outputs)
         for system in theirs.systems:
-            scores.setdefault(system.name, []).append(system.metrics["BLEU"].score)
+            scores.setdefault(system.name, []).append(system.metrics["chrF2"].score)
             found = [
                 r for r in records if r["kind"] == "comparison" and (r["seed"], r["system"]) == (seed, system.name)
             ]
-            assert [r["p"] for r in found] == ([] if system.name == "ce" else [system.metrics["BLEU"].p_value])
+            assert [r["p"] for r in found] == ([] if system.name == "ce" else [system.metrics["chrF2"].p_value])
     table = (whole / "report" / "report.md").read_text()
     for system, values in scores.items():
         expected = f"{np.mean(values):.2f} ± {np.std(values):.2f}"
@@ -183,7 +190,7 @@ def test_another_system_goes_on_from_the_same_start(whole, task, tmp_path):
     """Experiments may share their jobs; settings that are the same share a job, too."""
     systems = {
         "ce": SYSTEMS["ce"],
-        "scale": {"objective": {"name": "cbmi"}, "vary": {"scale_token": [0.0, 0.2]}},
+        "scale": {"objective": {"name": "cbmi"}, "vary": {"scale_token": [0, 0.2]}},
         "same": {"objective": {"name": "cbmi", "scale_token": 0.2}},
     }
     path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(whole / "jobs"), analyses=[])
@@ -202,12 +209,73 @@ def test_a_job_that_fails_does_not_stop_the_others(task, tmp_path):
         "bad": {"objective": {"name": "weights-file", "file": str(tmp_path / "weights.txt"), "per": "pair"}},
         "ce": SYSTEMS["ce"],
     }
-    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], analyses=[], report={"baseline": "ce"})
+    path = write_experiment(
+        tmp_path, task, systems=systems, seeds=[1], analyses=[], report={"baseline": "ce", "metric": "chrf"}
+    )
     result = cbmi("experiment", path, "--devices", "cpu")
     assert result.returncode == 1
     assert "Failed: demo-1-bad: " in result.stderr.decode()
     assert "weights.txt" in result.stderr.decode()
     assert "Not done yet: 1 runs (demo, seed 1: bad)" in (tmp_path / "experiment/report/report.md").read_text()
+
+
+def test_patience_may_end_the_shared_stage(task, tmp_path):
+    """What goes on from it knows where it is, and what was not logged is not made up."""
+    settings = [
+        "validate.patience=1",
+        "validate.every=2",
+        "validate.beam=0",
+        "log.every=1000",
+        "optimizer.peak_lr=1e-9",
+    ]
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
+    path = write_experiment(tmp_path, task, tasks=tasks, seeds=[1], systems={"ce": SYSTEMS["ce"]}, analyses=[])
+    result = cbmi("experiment", path, "--devices", "cpu")
+    assert result.returncode == 0, result.stderr.decode()
+    records = [json.loads(line) for line in (tmp_path / "experiment/results.jsonl").read_text().splitlines()]
+    steps = {record["kind"]: record["steps"] for record in records}
+    assert steps["start"] < 30
+    assert 0 < steps["system"] <= 10
+
+
+def test_a_folder_that_cannot_be_locked(task, tmp_path):
+    path = write_experiment(tmp_path, task, seeds=[1], analyses=[])
+    (tmp_path / "experiment" / "jobs").mkdir(parents=True)
+    (tmp_path / "experiment" / "jobs" / "demo-1-ce").touch()
+    result = cbmi("experiment", path, "--devices", "cpu")
+    assert result.returncode == 1
+    assert "Failed: demo-1-ce: " in result.stderr.decode()
+    assert "+ Freq" in (tmp_path / "experiment" / "report" / "report.md").read_text()
+
+
+def test_a_killed_job_says_so(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "command", lambda *_: [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    path = write_experiment(tmp_path, task, seeds=[1], analyses=[])
+    result = cbmi("experiment", path, "--devices", "cpu")
+    assert result.returncode == 1
+    said = result.stderr.decode()
+    assert "Failed: demo-corpus: killed by signal 9 (out of memory?)" in said
+    assert "Failed: demo-1-ce: not done, because demo-1-start failed\n" in said
+
+
+def test_results_belong_to_their_corpus(whole, task, tmp_path):
+    """Another corpus under the same name is refused; another test set is translated by the old checkpoint."""
+    other = tmp_path / "other.en"
+    other.write_text((task / "test.en").read_text().replace("a", "o"))
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": [f"data.test.test=[{other}, {task}/test.de]"]}}
+    path = write_experiment(tmp_path, task, output=str(whole), tasks=tasks)
+    assert "is done, but with other settings (another test test corpus)" in refused("experiment", path)
+    copied = tmp_path / "experiment"
+    shutil.copytree(whole, copied, symlinks=True)
+    tasks["demo"]["settings"] = [f"data.test.more=[{other}, {task}/test.de]"]
+    path = write_experiment(tmp_path, task, tasks=tasks, seeds=[1])
+    plan = Plan(read_experiment(path, []))
+    assert [job.id for job in plan.wanted()] == ["demo-1-ce", "demo-1-freq", "demo-1-cbmi"]
+    weights = copied / "jobs" / "demo-1-ce" / "run" / "best" / "translator.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
+    assert weights.stat().st_mtime_ns == before
+    assert "| demo, test | demo, more |" in (copied / "report" / "report.md").read_text()
 
 
 BAD = {
@@ -224,6 +292,19 @@ BAD = {
     "a metric that is not": ({"report": {"metric": "meteor"}}, "report.metric: "),
     "no system": ({"systems": {}, "analyses": []}, "systems: there is none"),
     "a seed twice": ({"seeds": [1, 1]}, "seeds: the same seed is given twice"),
+    "a label twice": (
+        {"tasks": {"a": {"run": "x", "label": "L"}, "b": {"run": "y", "label": "L"}}},
+        "tasks: two columns are named 'L'",
+    ),
+    "a system's name twice": (
+        {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": [0.1]}}, "a=0.1": {"objective": "ce"}}},
+        "systems: two are named 'a=0.1'",
+    ),
+    "nothing that varies": (
+        {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": []}}}},
+        "systems.a.vary.scale_token: ",
+    ),
+    "five to be tested against": ({"report": {"significance": ["ce"] * 5}}, "report.significance: "),
     "two settings that vary": (
         {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": [1.0], "scale_sentence": [1.0]}}}},
         "vary: should name one setting",
@@ -255,6 +336,21 @@ def test_more_bad_input(whole, task, tmp_path):
     path = write_experiment(tmp_path, task, tasks=tasks)
     assert "tasks.demo.metric: multi-bleu counts words between spaces" in refused("experiment", path)
     tasks = {"demo": {"run": str(task / "run.yaml"), "settings": ["stages=[{name: a, steps: 2}]"]}}
+    for setting, expected in {
+        "seed=7": "'seed=7' is the experiment's own to say",
+        "stages=5": "stages: ",
+        "data.test={}": "there is no data.test to report on",
+        "data.valid=null": "analyses: prior-accuracy looks at data.valid",
+    }.items():
+        wrong = {"demo": {"run": str(task / "run.yaml"), "settings": [setting]}}
+        assert expected in refused("experiment", write_experiment(tmp_path, task, tasks=wrong))
+    wrong = {"demo": {"run": str(task / "run.yaml"), "preset": "wmt14"}}
+    assert "tasks.demo.preset: unknown preset 'wmt14'" in refused(
+        "experiment", write_experiment(tmp_path, task, tasks=wrong)
+    )
+    wrong = {"demo": {"run": str(task / "run.yaml"), "settings": ["data.vocabulary.size=700"]}}
+    path = write_experiment(tmp_path, task, tasks=wrong, output=str(whole), seeds=[5])
+    assert "was prepared with other settings (data.vocabulary.size: 600, now 700)" in refused("experiment", path)
     assert "has one stage" in refused("experiment", write_experiment(tmp_path, task, tasks=tasks))
     assert "no job is done yet" in refused("experiment", write_experiment(tmp_path, task), "--report")
     systems = SYSTEMS | {"cbmi": {"objective": {"name": "cbmi", "scale_token": 0.3}}}

@@ -13,7 +13,7 @@ from cbmi.experiments.table import make_table, to_latex, to_markdown
 # As the paper prints it, without citations and the rows taken from other papers. One cell is not as in the paper: it
 # has 25.64 (+0.14) beside 25.48 for Freq-Chi-Square, big, Zh→En; no two numbers that round to these differ by 0.14.
 PAPER = r"""
-\textbf{Model} & \textbf{WMT14 En$\rightarrow$De} & \textbf{WMT19 Zh$\rightarrow$En} \\
+\textbf{Model} & \textbf{WMT14 En$\rightarrow$De, multi-BLEU} & \textbf{WMT19 Zh$\rightarrow$En, BLEU} \\
 Transformer$_{base}$ & 28.10 & 25.36 \\
 \quad + Freq-Exponential & 28.43 (+0.33) & 24.99 (-0.37) \\
 \quad + Freq-Chi-Square & 28.47 (+0.37) & 25.43 (+0.07) \\
@@ -78,7 +78,7 @@ def test_markdown_says_what_the_marks_mean(paper):
     text = to_markdown(make_table(*paper))
     row = r"| + CBMI-adaptive (ours) | **29.01 ± 0.08 (+0.91)**\*\* [published: 29.01 ± 0.08] |"
     assert row in text
-    assert "differs from BMI-adaptive with p < 0.05" in text
+    assert r"\* / \*\*: differs from BMI-adaptive with p \< 0.05" in text
 
 
 def test_a_report_needs_only_the_records(paper):
@@ -104,3 +104,39 @@ def test_fewer_are_better_for_ter():
         for name, score in scores.items()
     ]
     assert r"\textbf{48.00 (-2.00)}" in to_latex(make_table(experiment, records))
+
+
+def tiny(scores: dict[str, dict[int, float]], task: str = "docs-en-de") -> list[dict]:
+    common = {"kind": "system", "task": task}
+    return [
+        common | {"job": f"{system}-{seed}", "seed": seed, "system": system, "scores": {"test": {"bleu": score}}}
+        for system, runs in scores.items()
+        for seed, score in runs.items()
+    ]
+
+
+def test_differences_are_over_the_seeds_that_both_have():
+    experiment = read_experiment(ROOT / "recipes" / "experiments" / "controls.yaml", [])
+    records = tiny({"ce": {1: 20.0, 2: 22.0, 3: 24.0}, "cbmi": {3: 24.5}})
+    text = to_markdown(make_table(experiment, records))
+    assert "| 24.50 (+0.50) [1 of 3 seeds] |" in text.replace("**", "")
+    assert "24.50 " not in to_latex(make_table(experiment, records), spread=True).replace("24.50}", "")
+    assert render(experiment, records, {}, {})["differences.svg"]
+
+
+def test_a_baseline_that_is_missing_somewhere():
+    recipe = ROOT / "recipes" / "experiments" / "table1.yaml"
+    experiment = read_experiment(recipe, ["seeds=[1]"])
+    records = tiny({"ce": {1: 20.0}, "cbmi": {1: 21.0}}) + tiny({"bmi": {1: 30.0}, "cbmi": {1: 31.0}}, "docs-zh-en")
+    files = render(experiment, records, {}, {})
+    assert "31.00" in files["report.md"]
+    assert "| 21.00 (+1.00)" in files["report.md"].replace("**", "")
+
+
+def test_labels_are_escaped():
+    experiment = read_experiment(
+        ROOT / "recipes" / "experiments" / "priors.yaml", ["seeds=[1]", "report.sets=[test]"]
+    )
+    table = make_table(experiment, tiny({"ce": {1: 1.0}, "lm-middle": {1: 2.0}}))
+    assert r"LM Prior where 0 $<$ c $\leq$ 8" in to_latex(table)
+    assert r"LM Prior where 0 \< c ≤ 8" in to_markdown(table)

@@ -202,9 +202,7 @@ class _Past:
 
     def __init__(self) -> None:
         self.length = 0  # tokens before the one that is being read
-        self.buffers: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # a layer: used, spare; (rows, room, 2, heads, size)
+        self.buffers: dict[int, tuple[Tensor, Tensor]] = {}  # a layer: used, spare; (rows, room, 2, heads, size)
 
     def attend(self, qkv: Tensor, layer: int) -> Tensor:
         """Attention of one new token a row to all so far; qkv (rows, 3, heads, size)."""

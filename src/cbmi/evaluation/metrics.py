@@ -11,6 +11,8 @@ from typing import Any
 from cbmi.errors import UserError
 from cbmi.evaluation import multi_bleu as moses
 
+UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
+
 
 @dataclass(frozen=True)
 class MetricScore:
@@ -87,6 +89,11 @@ def evaluate(
     if multi_bleu:
         signatures["multi-BLEU"] = rows[0].multi_bleu.signature
     return Report(rows, signatures, len(references), bootstrap, seed)
+
+
+def bleu_tokenizer(language: str) -> str:
+    """sacrebleu's tokenizer for a target language: 13a finds words between spaces, where there are any."""
+    return "zh" if language == "zh" else "char" if language in UNSPACED else "13a"
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> float:

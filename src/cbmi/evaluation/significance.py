@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from cbmi.errors import UserError
 from cbmi.evaluation import multi_bleu
-from cbmi.evaluation.metrics import sacrebleu_metrics
+from cbmi.evaluation.metrics import bleu_tokenizer, sacrebleu_metrics
 
 SEED = 12345  # sacrebleu's
 
@@ -24,17 +25,19 @@ class Metric:
     def __init__(self, name: str, references: Sequence[str], language: str) -> None:
         """`name`: bleu, chrf, ter, or multi-bleu, for which lines are tokenised as Moses does for `language`."""
         self.name, self.language = name, language
-        self.lower_is_better = name == "ter"
+        self.lines = len(references)
         given = [list(self._lines(references))]
         metrics = sacrebleu_metrics()
         self.metric: Any = {
-            "bleu": lambda: metrics.BLEU(references=given),
+            "bleu": lambda: metrics.BLEU(references=given, tokenize=bleu_tokenizer(language)),
             "chrf": lambda: metrics.CHRF(references=given),
             "ter": lambda: metrics.TER(references=given),
             "multi-bleu": lambda: metrics.BLEU(references=given, tokenize="none", smooth_method="none", force=True),
         }[name]()
 
     def resampled(self, hypotheses: Sequence[str], samples: int) -> Resampled:
+        if len(hypotheses) != self.lines:
+            raise UserError(f"There are {len(hypotheses)} translations, but {self.lines} references.")
         statistics = self.metric._extract_corpus_statistics(list(self._lines(hypotheses)), None)
         score = float(self.metric._aggregate_and_compute(statistics).score)
         rows = np.array(statistics, dtype="float32")  # as sacrebleu does

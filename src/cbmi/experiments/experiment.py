@@ -41,7 +41,8 @@ def run_experiment(
         say(f"Stopped: {plan.folder}; the same command goes on.")
         raise Stopped(runner.stop_signal)
     for name, reason in runner.failed.items():
-        say(f"Failed: {name}: {reason} (see {plan.jobs[name].folder / 'output.txt'})")
+        output = plan.jobs[name].folder / "output.txt"
+        say(f"Failed: {name}: {reason}" + (f" (see {output})" if output.exists() else ""))
     if plan.results():
         _report(plan, wanted=False)
     return 1 if runner.failed else 0
@@ -73,18 +74,19 @@ def describe(plan: Plan, devices: list[str], shard: tuple[int, int]) -> str:
             rows.append((job.id, f"{job.steps:,}" if job.steps else "", "done" if job.done() else "not here", ""))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.ljust(widths[2])}  {d}".rstrip() for a, b, c, d in rows]
-    total = sum(seconds[name] for name in wanted) / len(devices)
+    # One device named several times does more at a time, but none of it faster.
+    total = sum(seconds[name] for name in wanted) / len(set(devices))
     at_a_time = "one at a time" if len(devices) == 1 else f"{len(devices)} at a time"
     lines += ["", f"{len(wanted)} of {len(plan.jobs)} jobs to do, {at_a_time}: about {clock(total)}"]
     return "\n".join(lines)
 
 
 def estimates(plan: Plan, device: str) -> dict[str, float]:
-    """Seconds that each job may take: its arithmetic, at the speed of this device and of the jobs already done."""
+    """Seconds that each job may take: its arithmetic, at the speed of this device or of the jobs already done."""
     chosen = choose_device(device)
     rate = matrix_rate(chosen, choose_precision("auto", chosen)) * USUAL_MFU
     arithmetic = {job.id: operations(job) / rate for job in plan.jobs.values()}
-    known = [r["training_seconds"] / arithmetic[r["job"]] for r in plan.results() if r.get("training_seconds")]
+    known = [r["job_seconds"] / arithmetic[r["job"]] for r in plan.results() if arithmetic[r["job"]]]
     factor = statistics.median(known) if known else 1.0
     return {name: seconds * factor for name, seconds in arithmetic.items()}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cbmi.errors import UserError
 from cbmi.experiments.settings import Experiment
-from cbmi.experiments.table import METRIC_NAMES, Table
+from cbmi.experiments.table import METRIC_NAMES, Row, Table
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#c1272d", "#8a929c"  # told apart by all eyes
 CYCLE = [BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a", "#222222"]
@@ -68,23 +68,27 @@ def _drawn(figure: Any) -> tuple[bytes, bytes]:
 
 def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
     """How far every system is from the baseline, a panel a column: the mean, and each seed from its own baseline."""
-    panels = [(i, row.block) for i in range(len(table.columns)) for row in table.rows if row.is_baseline]
-    panels = [p for p in panels if sum(1 for r in table.rows if r.block == p[1] and r.cells[p[0]]) > 1]
+
+    def compared(column: int, block: str) -> list[Row]:
+        return [
+            row for row in table.rows if row.block == block and row.cells[column] and row.cells[column].differences
+        ]
+
+    blocks = dict.fromkeys(row.block for row in table.rows)
+    panels = [(column, block) for column in range(len(table.columns)) for block in blocks if compared(column, block)]
     if not panels or len(table.rows) > 40:
         return None
-    rows = [row for row in table.rows if not row.is_baseline]
-    height = 0.9 + 0.3 * max(len([r for r in rows if r.block == block]) for _, block in panels)
+    height = 0.9 + 0.3 * max(len(compared(*panel)) for panel in panels)
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(2.4 + 3.6 * len(panels), height), squeeze=False, layout="constrained"
     )
     for axis, (column, block) in zip(axes[0], panels, strict=True):
-        baseline = next(r for r in table.rows if r.is_baseline and r.block == block).cells[column]
-        shown = [row for row in rows if row.block == block and row.cells[column]]
+        shown = compared(column, block)
         for place, row in enumerate(reversed(shown)):
             cell = row.cells[column]
-            if len(cell.scores) == len(baseline.scores) > 1:
-                points = np.array(cell.scores) - np.array(baseline.scores)
-                axis.plot(points, np.full(len(points), place), "o", color=GREY, markersize=4, alpha=0.8)
+            points = list(cell.differences.values())
+            if len(points) > 1:
+                axis.plot(points, [place] * len(points), "o", color=GREY, markersize=4, alpha=0.8)
             axis.plot(cell.difference, place, "D", color=BLUE if cell.difference >= 0 else ORANGE, markersize=6)
         axis.axvline(0, color="#1b2027", linewidth=1)
         axis.set_yticks(range(len(shown)), [row.label for row in reversed(shown)])
@@ -106,7 +110,7 @@ def sweep(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
     for axis, (name, system) in zip(axes[0], varying.items(), strict=True):
         ((setting, values),) = system.vary.items()
         for task, color in zip(experiment.tasks, CYCLE, strict=False):
-            found = [(value, _scores(experiment, records, task, f"{name}={value:g}")) for value in values]
+            found = [(value, _scores(experiment, records, task, f"{name}={value}")) for value in values]
             found = [(value, scores) for value, scores in found if scores]
             if not found:
                 continue
@@ -129,7 +133,7 @@ def _scores(experiment: Experiment, records: list[Record], task: str, system: st
     result = []
     for record in found:
         names = experiment.report.sets or [name for name in record["scores"] if name != "valid"]
-        result += [record["scores"][names[0]][experiment.metric(task)]]
+        result += [record["scores"][name][experiment.metric(task)] for name in names[:1] if name in record["scores"]]
     return result
 
 

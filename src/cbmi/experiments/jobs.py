@@ -10,23 +10,27 @@ Each folder has run.yaml, the run directory, output.txt (what the process said) 
 from __future__ import annotations
 
 import copy
+import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from cbmi.config import RunConfig, check, differences, nearest, read_mapping, with_overrides
 from cbmi.errors import UserError
+from cbmi.evaluation.metrics import UNSPACED
 from cbmi.experiments.settings import Experiment, System, Task
-from cbmi.files import read_json
+from cbmi.files import read_json, sha256
 from cbmi.objectives import build
+from cbmi.objectives.registry import LANGUAGE_PAIRS, find
 from cbmi.training.run import Run
-from cbmi.training.train import check_files, check_stages
+from cbmi.training.train import check_files, check_stages, with_vocabulary
 
-UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # written without spaces: multi-bleu.perl has nothing to count
-# What does not belong to a result: where files lie, on what it was computed.
+# What does not belong to a result: where files lie (their content does), on what it was computed.
 ELSEWHERE = ("output:", "device:", "initialize:", "data.train", "data.valid", "data.test", "log.", "checkpoints.")
+OF_CORPUS = ("data.source", "data.target", "data.vocabulary", "data.max_length")
 
 
 @dataclass(frozen=True)
@@ -62,20 +66,41 @@ class Job:
     def settings(self) -> dict[str, Any]:
         return self.config.plain()
 
+    @cached_property
+    def files(self) -> dict[str, list[str]]:
+        """Digests of the files that it was made of."""
+        data = self.config.data
+        named = {"train": data.train, "valid": data.valid or (), **{f"test {n}": f for n, f in data.test.items()}}
+        return {name: [digest(file) for file in files] for name, files in named.items()}
+
     def result(self) -> dict[str, Any] | None:
-        """What it has given; refuses that of a job with other settings."""
+        """What it has given; None where something is missing. Refuses that of other settings or another corpus."""
         if self.kind == "corpus" or not self.result_file.exists():
             return None
         result = read_json(self.result_file)
-        changes = [
-            line for line in differences(result.get("settings"), self.settings) if not line.startswith(ELSEWHERE)
-        ]
+        changes = differences(result.get("settings"), without_infinities(self.settings))
+        changes = [line for line in changes if not line.startswith(ELSEWHERE)]
+        known = result.get("files", {})
+        changes += [f"another {name} corpus" for name, own in self.files.items() if known.get(name, own) != own]
         if changes:
             raise UserError(
-                f"{self.folder} is done, but with other settings ({'; '.join(changes[:3])}): give the system "
-                "another name, choose another output=…, or delete the folder."
+                f"{self.folder} is done, but with other settings ({'; '.join(changes[:3])}): give the task or the "
+                "system another name, choose another output=…, or delete the folder."
             )
+        if self.kind == "system" and not self.config.data.test.keys() <= result["scores"].keys():
+            return None  # a test set has been added
         return result
+
+    def check_corpus(self) -> None:
+        """Refuse a prepared corpus of other settings."""
+        if self.kind == "corpus" and self.run.config_file.exists():
+            known = self.run.config().plain()
+            changes = [line for line in differences(known, self.settings) if line.startswith(OF_CORPUS)]
+            if changes and self.done():
+                raise UserError(
+                    f"{self.folder} was prepared with other settings ({'; '.join(changes)}): give the task another "
+                    "name, choose another output=…, or delete the folder."
+                )
 
     def done(self) -> bool:
         if self.kind == "corpus":
@@ -100,15 +125,15 @@ class Plan:
 
     def _plan_task(self, name: str, task: Task) -> None:
         experiment, where = self.experiment, f"tasks.{name}"
-        values = _run_values(task)
-        if experiment.systems and len(values.get("stages") or ()) < 2:
+        config = check(RunConfig, _run_values(task), task.run)
+        if experiment.systems and len(config.stages) < 2:
             raise UserError(
                 f"{where}.run: {task.run} has one stage; an experiment needs two: what all systems share, and the "
                 "last, whose objective each system replaces."
             )
-        config = check(RunConfig, values, task.run)
         check_files(config)
         _check_report(experiment, name, config)
+        _check_preset(experiment, name)
         for seed in experiment.seeds:
             self._plan_seed(name, task, seed)
 
@@ -118,12 +143,15 @@ class Plan:
         shared["stages"] = shared["stages"][:-1] or shared["stages"]
         corpus = self._add("corpus", name, seed, f"{name}-corpus", shared)
         start = self._add("start", name, seed, f"{name}-{seed}-start", shared, corpus.id)
-        check_stages(start.config, False)
+        corpus.check_corpus()
+        check_stages(start.config)
         for label, system in experiment.expanded().items():
             self._plan_system(name, task, seed, label, system, start)
         for analysis in experiment.analyses:
             if all(stage.language_model not in ("train", "joint") for stage in start.config.stages):
                 raise UserError(f"analyses: {analysis} needs a language model, which {where} does not train first.")
+            if not start.config.data.valid:
+                raise UserError(f"analyses: {analysis} looks at data.valid, which {where} has not.")
             self._add(analysis, name, seed, f"{name}-{seed}-{analysis}", shared, start.id)
 
     def _plan_system(self, name: str, task: Task, seed: int, label: str, system: System, start: Job) -> None:
@@ -133,9 +161,9 @@ class Plan:
         needs = build(objective, f"{where}.objective").needs
         part = system.language_model or ("frozen" if "lm" in needs else "off")
         values["stages"][-1] = values["stages"][-1] | {"objective": objective, "language_model": part}
-        config = check(RunConfig, values, f"{where} with {task.run}")
+        config = with_vocabulary(check(RunConfig, values, f"{where} with {task.run}"))
         try:
-            check_stages(config, False)
+            check_stages(config)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         for other in self.jobs.values():
@@ -170,7 +198,7 @@ class Plan:
             raise UserError(f"{name}: two jobs have this name; give a task or a system another one.")
         if name not in self.jobs:
             folder = self.jobs_folder / name
-            config = check(RunConfig, values | {"output": str(folder / "run")}, name)
+            config = with_vocabulary(check(RunConfig, values | {"output": str(folder / "run")}, name))
             self.jobs[name] = Job(name, kind, task, seed, folder, config, after, system)
         return self.jobs[name]
 
@@ -188,7 +216,7 @@ class Plan:
             job = None if end.done() else end
             while job is not None:
                 wanted.add(job.id)
-                before = self.jobs.get(job.after)
+                before = None if job.run.config_file.exists() else self.jobs.get(job.after)
                 job = before if before and not before.ready() else None
         return [job for job in self.jobs.values() if job.id in wanted]
 
@@ -205,14 +233,44 @@ def _check_report(experiment: Experiment, task: str, config: RunConfig) -> None:
     for name in experiment.report.sets:
         if name not in known:
             raise UserError(f"report.sets: {where} has no test set '{name}'{nearest(name, known)}.")
-    if experiment.systems and not known:
-        raise UserError(f"{where}.run: there is no test set to report on: give data.test.")
+    if experiment.systems and not experiment.report.sets and not config.data.test:
+        raise UserError(f"{where}.run: there is no data.test to report on: give one, or say report.sets: [valid].")
     if experiment.metric(task) == "multi-bleu" and config.data.target in UNSPACED:
         key = f"{where}.metric" if experiment.tasks[task].metric else "report.metric"
         raise UserError(
             f"{key}: multi-bleu counts words between spaces, which {where} ({config.data.target}) has not; "
             "use bleu or chrf."
         )
+
+
+def _check_preset(experiment: Experiment, task: str) -> None:
+    preset = experiment.tasks[task].preset
+    objectives = [
+        find(system.objective["name"], f"systems.{n}.objective") for n, system in experiment.systems.items()
+    ]
+    known = {*LANGUAGE_PAIRS, *(name for objective in objectives for name in objective.presets)}
+    if preset is not None and preset not in known:
+        raise UserError(f"tasks.{task}.preset: unknown preset '{preset}'{nearest(preset, known)}.")
+
+
+def digest(file: str) -> str:
+    """The first half of a file's SHA-256, computed once."""
+    stat = os.stat(file)
+    return _digest(file, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest(file: str, size: int, changed: int) -> str:
+    return sha256(Path(file))[:32]
+
+
+def without_infinities(value: Any) -> Any:
+    """The same, with infinite numbers as text: JSON has none."""
+    if isinstance(value, dict):
+        return {key: without_infinities(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_infinities(one) for one in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _differences(one: RunConfig, other: RunConfig) -> Iterable[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from cbmi.errors import UserError
 from cbmi.experiments.figures import data_address, make_figures
 from cbmi.experiments.jobs import Plan
 from cbmi.experiments.measure import measure, records_of
+from cbmi.experiments.results import write_results
 from cbmi.experiments.settings import Experiment
 from cbmi.experiments.table import label_of, make_table, to_latex, to_markdown
-from cbmi.files import write_atomically
+from cbmi.files import locked, write_atomically
 from cbmi.progress import clock
 from cbmi.yaml_text import dump_yaml
 
@@ -39,10 +39,10 @@ def write_report(plan: Plan) -> Path:
     comparisons, signatures = measure(plan, records)
     files = render(plan.experiment, [*records, *comparisons], signatures, _links(plan))
     folder = plan.folder / "report"
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-    lines = [json.dumps(record, ensure_ascii=False) for record in [*plan.results(), *comparisons]]
-    write_atomically(plan.folder / "results.jsonl", "".join(line + "\n" for line in lines))
+    write_results(plan, comparisons)
+    with locked(plan.folder / ".lock"):
+        for name, content in files.items():
+            write_atomically(folder / name, content)
     return folder
 
 
@@ -105,7 +105,7 @@ def _cost_row(experiment: Experiment, task: str, system: str | None, runs: list[
         "preparation": float(np.mean([run["preparation"]["seconds"] for run in runs])),
         "parameters": sum(runs[0]["parameters"].values()) / 1e6,
         "training": seconds,
-        "milliseconds": 1000 * seconds / runs[0]["steps"],
+        "milliseconds": float(np.mean([1000 * run["training_seconds"] / run["steps"] for run in runs])),
         "disk": float(np.mean([run["preparation"]["bytes"] for run in runs])) / 1e6,
     }
 
@@ -135,7 +135,6 @@ def _job_view(record: Record, links: dict[str, str]) -> dict[str, Any]:
         "steps": record.get("steps"),
         "training": clock(record["training_seconds"]) if record.get("training_seconds") else "",
         "whole": clock(record["job_seconds"]) if "job_seconds" in record else "",
-        "hours": f"{record['job_seconds'] / 3600:.3f}" if "job_seconds" in record else "",
         "speed": record.get("tokens_per_second"),
         "device": record.get("device", ""),
         "finished": record.get("finished", ""),
@@ -166,7 +165,7 @@ def _facts(experiment: Experiment, records: list[Record]) -> list[tuple[str, str
     facts += [("Commit", ", ".join(commits))] if commits else []
     total = sum(record.get("job_seconds", 0.0) for record in distinct)
     if total:
-        facts.append(("All jobs", f"{len(distinct)} jobs, {total / 3600:.2f} hours"))
+        facts.append(("All jobs", f"{len(distinct)}, {total / 3600:.2f} hours one after another"))
     return facts
 
 
@@ -182,6 +181,11 @@ def _markdown(view: dict[str, Any], figures: dict[str, Any]) -> str:
         parts.append(f"Not done yet: {len(view['missing'])} runs ({'; '.join(view['missing'][:4])}{more}).\n")
     parts.append("\n".join(f"- {name}: {value}" for name, value in view["facts"]))
     parts += [f"- {task}: `{signature}`" for task, signature in view["signatures"].items()]
+    parts += ["", "| job | BLEU | steps | training | whole job | device |", "|---|---|--:|--:|--:|---|"]
+    for job in view["jobs"]:
+        name = f"[{job['id']}]({job['folder']}/result.json)" if job["folder"] else job["id"]
+        cells = [name, job["scores"], str(job["steps"] or ""), job["training"], job["whole"], job["device"]]
+        parts.append("| " + " | ".join(cells) + " |")
     return "\n".join(parts) + "\n"
 
 
@@ -204,7 +208,7 @@ def _csv(records: list[Record]) -> str:
             row = {key: record.get(key) for key in ("task", "system", "seed", "job", "kind")} | {"set": chosen}
             row |= {name: f"{value:.4f}" for name, value in scores.items()}
             row |= {key: record.get(key) for key in ("steps", "training_seconds", "job_seconds", "tokens_per_second")}
-            row |= {key: record.get(key) for key in ("device", "torch", "cbmi", "finished")}
+            row |= {key: record.get(key) for key in ("device", "torch", "cbmi", "commit", "finished")}
             rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     output = io.StringIO()

@@ -7,6 +7,7 @@ import platform
 import statistics
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from safetensors import safe_open
 
 from cbmi import __version__
-from cbmi.experiments.jobs import Job, Plan
-from cbmi.files import disk_errors, read_json, to_json, write_atomically
+from cbmi.experiments.jobs import Job, Plan, without_infinities
+from cbmi.files import disk_errors, locked, read_json, to_json, write_atomically
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
 from cbmi.training.world import choose_device
 
@@ -29,28 +30,31 @@ def add_attempt(job: Job, seconds: float) -> None:
         file.write(f"{seconds:.1f}\n")
 
 
-def collect(job: Job, device: str) -> dict[str, Any]:
+def collect(job: Job, device: str, steps_before: int) -> dict[str, Any]:
     """The record of a finished job, also written to its folder."""
     record: dict[str, Any] = {"job": job.id, "kind": job.kind, "task": job.task, "seed": job.seed}
     record |= {"system": job.system} if job.system else {}
     if job.kind == "prior-accuracy":
         record["accuracy"] = read_json(job.folder / "accuracy.json")
     else:
-        record |= _of_run(job)
+        record |= _of_run(job, steps_before)
+    attempts = sum(map(float, (job.folder / "attempts.txt").read_text().split()))
     record |= {
-        "job_seconds": round(sum(map(float, (job.folder / "attempts.txt").read_text().split())), 1),
+        # An attempt whose parent was killed is not among them; its steps are in the log.
+        "job_seconds": round(max(attempts, record.get("training_seconds", 0.0)), 1),
         "device": device_name(device),
         "torch": torch.__version__,
         "cbmi": __version__,
         "commit": _commit(),
         "finished": time.strftime("%Y-%m-%d"),
-        "settings": job.settings,
+        "files": job.files,
+        "settings": without_infinities(job.settings),
     }
     write_atomically(job.result_file, to_json(record))
     return record
 
 
-def _of_run(job: Job) -> dict[str, Any]:
+def _of_run(job: Job, steps_before: int) -> dict[str, Any]:
     """Scores, course of training and costs of a run."""
     lines = [json.loads(line) for line in job.run.log.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line["stage"] in job.stages]
@@ -59,11 +63,11 @@ def _of_run(job: Job) -> dict[str, Any]:
     return {
         "scores": tests,
         "validations": [{k: line[k] for k in VALIDATION if k in line} for line in lines if "valid_loss" in line],
-        "steps": job.steps,
+        "steps": max((line["step"] for line in lines), default=steps_before) - steps_before,
         "training_seconds": round(sum(line["seconds"] for line in steps), 2),
-        "tokens_per_second": round(statistics.median(line["tokens_per_second"] for line in steps)),
-        "loss": steps[-1]["loss"],
-        "weights": {key: steps[-1][key] for key in WEIGHTS if key in steps[-1]},
+        "tokens_per_second": round(statistics.median([line["tokens_per_second"] for line in steps] or [0])),
+        "loss": steps[-1]["loss"] if steps else None,
+        "weights": {key: steps[-1][key] for key in WEIGHTS if key in steps[-1]} if steps else {},
         "parameters": _parameters(job),
         "preparation": _preparation(job),
     }
@@ -105,12 +109,15 @@ def device_name(device: str) -> str:
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return torch.cuda.get_device_name(chosen)
-    return platform.processor() or platform.machine()
+    try:  # Linux; elsewhere the kind of processor has to do
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
-def write_results(plan: Plan) -> Path:
-    """All records in one file."""
-    path = plan.folder / "results.jsonl"
-    lines = [json.dumps(record, ensure_ascii=False) for record in plan.results()]
-    write_atomically(path, "".join(line + "\n" for line in lines))
-    return path
+def write_results(plan: Plan, comparisons: Iterable[dict[str, Any]] = ()) -> None:
+    """All records in one file; several processes may be at it."""
+    with locked(plan.folder / ".lock"):
+        lines = [json.dumps(record, ensure_ascii=False) for record in [*plan.results(), *comparisons]]
+        write_atomically(plan.folder / "results.jsonl", "".join(line + "\n" for line in lines))

@@ -36,7 +36,8 @@ class Runner:
         self.pending = {job.id: job for job in self.wanted}
         self.running: dict[str, subprocess.Popen | None] = {}  # None: it is being made ready
         self.elsewhere: set[str] = set()  # pending jobs that other processes are at
-        self.failed: dict[str, str] = {}  # by job: what it said at last
+        self.failed: dict[str, str] = {}  # by job: why
+        self.written = 0  # finished jobs that results.jsonl has
         self.changed = threading.Condition()
         self.stop_signal: int | None = None
 
@@ -78,17 +79,19 @@ class Runner:
                     elif job.after not in self.pending and job.after not in self.running:
                         lock = self._lock(job)
                         if lock is not None:
+                            self.running[job.id] = None
                             return self.pending.pop(job.id), lock
                 self.changed.wait(LOOK_EVERY)
         return None
 
     def _lock(self, job: Job) -> int | None:
-        lock = try_lock(job.folder / ".lock")
-        if lock is None:
-            self.elsewhere.add(job.id)
+        """The job's lock; None where another process has it, or it cannot be had."""
+        try:
+            lock = try_lock(job.folder / ".lock")
+        except (OSError, UserError) as error:
+            self._fail(self.pending.pop(job.id), str(error))
             return None
-        self.elsewhere.discard(job.id)
-        self.running[job.id] = None
+        (self.elsewhere.add if lock is None else self.elsewhere.discard)(job.id)
         return lock
 
     def _do(self, job: Job, device: str, lock: int) -> None:
@@ -97,6 +100,7 @@ class Runner:
         begun = time.monotonic()
         self._make_ready(job)
         with open(job.folder / "output.txt", "ab") as output:
+            said_before = output.tell()
             self.running[job.id] = process = subprocess.Popen(
                 command(job, device, self.plan), stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock]
             )
@@ -106,13 +110,17 @@ class Runner:
         add_attempt(job, time.monotonic() - begun)
         if self.stop_signal is not None and (status or not _finished(job)):
             return
-        if status:
-            self._fail(job, last_line(job.folder / "output.txt"))
+        if status < 0:
+            self._fail(job, f"killed by signal {-status}" + (" (out of memory?)" if status == -9 else ""))
+        elif status:
+            self._fail(job, last_line(job.folder / "output.txt", said_before))
         elif job.kind != "corpus":
-            record = collect(job, device)
-            with self.changed:
-                write_results(self.plan)
-            say(f"{job.id}: {_gist(record)}")
+            say(f"{job.id}: {_gist(collect(job, device, self._steps_before(job)))}")
+
+    def _steps_before(self, job: Job) -> int:
+        """Steps of the run that a job goes on from; patience may have ended that one early."""
+        before = self.plan.jobs[job.after].result() if job.kind == "system" else None
+        return before["steps"] if before else sum(stage.steps for stage in job.config.stages) - job.steps
 
     def _make_ready(self, job: Job) -> None:
         """The job's run file, and the run that it goes on from."""
@@ -131,7 +139,10 @@ class Runner:
             over = [job for job in self.wanted if job.id not in self.pending and job.id not in self.running]
             busy = [job for job in self.wanted if job.id in self.running]
             elsewhere = sorted(self.elsewhere & self.pending.keys())
-        states = [state(job) for job in busy]
+        if len(over) != self.written:
+            self.written = len(over)
+            write_results(self.plan)
+        states = [state(job, self._steps_before(job)) if job.stages else (0, "") for job in busy]
         done = sum(job.steps for job in over) + sum(steps for steps, _ in states)
         parts = [f"{len(over)} of {len(self.wanted)} jobs"]
         parts += [f"{job.id} {note}".strip() for job, (_, note) in zip(busy, states, strict=True)]
@@ -158,7 +169,7 @@ def command(job: Job, device: str, plan: Plan) -> list[str]:
     return [*cbmi, "train", str(job.folder / "run.yaml"), f"device={device}"]
 
 
-def state(job: Job) -> tuple[int, str]:
+def state(job: Job, steps_before: int) -> tuple[int, str]:
     """Steps of a job under way that are done, and a few words on how it goes."""
     try:
         with open(job.run.log, "rb") as file:
@@ -167,17 +178,17 @@ def state(job: Job) -> tuple[int, str]:
     except (OSError, ValueError):  # not begun, or a line that is being written
         return 0, ""
     lines = [line for line in lines if line["stage"] in job.stages]
-    if not lines or not job.stages:
+    if not lines:
         return 0, ""
-    before = sum(stage.steps for stage in job.config.stages) - job.steps
-    done = lines[-1]["step"] - before
+    done = lines[-1]["step"] - steps_before
     losses = [line for line in lines if "loss" in line]
     speed = f", loss {losses[-1]['loss']:.3f}, {losses[-1]['tokens_per_second']:,.0f} tokens/s" if losses else ""
     return done, f"step {done:,} of {job.steps:,}{speed}"
 
 
-def last_line(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+def last_line(path: Path, begin: int) -> str:
+    """The last that a process has said, from a place in the file on."""
+    lines = path.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("cbmi: ") if lines else "it said nothing"
 
 
@@ -185,7 +196,7 @@ def _finished(job: Job) -> bool:
     """Whether a process that was asked to stop had done all there was to do."""
     if job.kind == "prior-accuracy":
         return (job.folder / "accuracy.json").exists()
-    return job.kind != "corpus" and state(job)[0] >= job.steps and (job.run.test / "results.json").exists()
+    return job.kind != "corpus" and (job.run.test / "results.json").exists()
 
 
 def _gist(record: dict[str, Any]) -> str:

@@ -25,6 +25,14 @@ class Task(Settings):
     metric: Metric | None = None  # None: the report's
     settings: tuple[str, ...] = ()  # key=value, as on the command line
 
+    @field_validator("settings")
+    @classmethod
+    def _not_the_experiments(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
+        for setting in settings:
+            if setting.partition("=")[0] in ("seed", "output", "device"):
+                raise ValueError(f"'{setting}' is the experiment's own to say (seeds, output, --devices)")
+        return settings
+
 
 class System(Settings):
     """What takes the place of the last stage's objective."""
@@ -33,7 +41,7 @@ class System(Settings):
     label: str | None = None
     language_model: Literal["joint", "frozen", "cached", "off"] | None = None  # None: frozen where it is needed
     # One setting of the objective and its values: a system each.
-    vary: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    vary: dict[str, Annotated[tuple[int | float, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -58,7 +66,8 @@ class Report(Settings):
     metric: Metric = "bleu"
     sets: tuple[str, ...] = ()  # names of test sets, or valid; none: all of each task but valid
     baseline: str | None = None  # whose score the differences are to; None: the first system
-    significance: tuple[str, ...] = ()  # systems that the others are tested against; none: the baseline
+    # Systems that the others are tested against; none: the baseline.
+    significance: Annotated[tuple[str, ...], Field(max_length=4)] = ()
     costs: bool = False  # a table of parameters, time and disk
     resamples: Annotated[int, Field(ge=100, strict=True)] = 1000  # of the paired bootstrap
 
@@ -81,6 +90,12 @@ class Experiment(Settings):
             raise ValueError("systems: there is none, and no analysis either")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: the same seed is given twice")
+        names = [name for system, one in self.systems.items() for name in _names(system, one)]
+        columns = [(task.label or name, task.block) for name, task in self.tasks.items()]
+        for what, several in (("systems: two are", names), ("tasks: two columns are", columns)):
+            for one in several:
+                if several.count(one) > 1:
+                    raise ValueError(f"{what} named '{one[0] if isinstance(one, tuple) else one}'")
         places = [("report.baseline", [self.report.baseline] if self.report.baseline else [])]
         places += [("report.significance", self.report.significance)]
         places += [(f"published.{task}", systems) for task, systems in self.published.items()]
@@ -100,11 +115,10 @@ class Experiment(Settings):
             if not system.vary:
                 result[name] = system
             for setting, values in system.vary.items():
-                for value in values:
+                for value, full in zip(values, _names(name, system), strict=True):
                     objective = system.objective | {setting: value}
-                    label = f"{system.label or name}, {setting} {value:g}"
-                    changes = {"objective": objective, "label": label, "vary": {}}
-                    result[f"{name}={value:g}"] = system.model_copy(update=changes)
+                    label = f"{system.label or name}, {setting} {value}"
+                    result[full] = system.model_copy(update={"objective": objective, "label": label, "vary": {}})
         return result
 
     @property
@@ -116,6 +130,12 @@ class Experiment(Settings):
 
     def label(self, system: str) -> str:
         return self.expanded()[system].label or system
+
+
+def _names(name: str, system: System) -> list[str]:
+    """Those of the systems that one becomes where it varies a setting."""
+    values = [value for values in system.vary.values() for value in values]
+    return [f"{name}={value}" for value in values] if system.vary else [name]
 
 
 def read_experiment(path: Path, overrides: list[str]) -> Experiment:

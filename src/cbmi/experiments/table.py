@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,29 +18,41 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    scores: list[float]  # one a seed
-    jobs: list[str]
-    difference: float | None = None  # of the means, to the baseline
+    scores: dict[int, float]  # by seed
+    jobs: dict[int, str]
+    differences: dict[int, float]  # to the baseline, by seed; none for the baseline itself, or where it is missing
     marks: str = ""  # such as "**"
     best: bool = False
     published: str | None = None
+    wanted: int = 1  # seeds that the experiment has
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.scores))
+        return float(np.mean(list(self.scores.values())))
 
     @property
     def std(self) -> float:
-        return float(np.std(self.scores))
+        return float(np.std(list(self.scores.values())))
+
+    @property
+    def difference(self) -> float | None:
+        """The mean over the seeds that both have."""
+        return float(np.mean(list(self.differences.values()))) if self.differences else None
+
+    @property
+    def spread(self) -> str:
+        return f" ± {self.std:.2f}" if len(self.scores) > 1 else ""
+
+    @property
+    def short(self) -> str:
+        """Says so where runs are missing."""
+        count = len(self.scores)
+        return "" if count == self.wanted else f" [{count} of {self.wanted} seeds]"
 
     def text(self, spread: bool = True) -> str:
-        """29.01 ± 0.08 (+0.91)**"""
-        text = f"{self.mean:.2f}"
-        if spread and len(self.scores) > 1:
-            text += f" ± {self.std:.2f}"
-        if self.difference is not None:
-            text += f" ({self.difference:+.2f})"
-        return text
+        """29.01 ± 0.08 (+0.91)"""
+        difference = "" if self.difference is None else f" ({self.difference:+.2f})"
+        return f"{self.mean:.2f}" + (self.spread if spread else "") + difference
 
 
 @dataclass(frozen=True)
@@ -57,8 +69,7 @@ class Table:
     columns: list[str]
     rows: list[Row]
     notes: list[str]
-    has_published: bool = False
-    seeds: int = field(default=1)  # the most that a cell has
+    seeds: int = 1  # the most that a cell has
 
 
 def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
@@ -81,8 +92,8 @@ def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
                 rows.append(Row(experiment.label(system), block, system == experiment.baseline, cells))
     found = [cell for row in rows for cell in row.cells if cell]
     most = max((len(cell.scores) for cell in found), default=1)
-    published = any(cell.published for cell in found)
-    return Table(METRIC_NAMES[experiment.report.metric], columns, rows, _notes(experiment, most), published, most)
+    metrics = {METRIC_NAMES[experiment.metric(task)] for task in experiment.tasks}
+    return Table(metrics.pop() if len(metrics) == 1 else "Score", columns, rows, _notes(experiment, most), most)
 
 
 def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[str, str], str]]:
@@ -93,36 +104,44 @@ def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[
             names = experiment.report.sets or [name for name in record["scores"] if name != "valid"]
             sets[record["task"]] |= dict.fromkeys(name for name in names if name in record["scores"])
     result = []
+    several = len({experiment.metric(task) for task in experiment.tasks}) > 1
     for name, task in experiment.tasks.items():
         for chosen in sets[name]:
-            title = task.label or name
-            result.append(((name, chosen), f"{title}, {chosen}" if len(sets[name]) > 1 else title))
+            parts = [task.label or name] + ([chosen] if len(sets[name]) > 1 else [])
+            parts += [METRIC_NAMES[experiment.metric(name)]] if several else []
+            result.append(((name, chosen), ", ".join(parts)))
     return result
 
 
 def _column(experiment: Experiment, records: list[Record], task: str, chosen: str) -> dict[str, Cell]:
     """Cells by system."""
     metric = experiment.metric(task)
-    scores: dict[str, list[tuple[int, float, str]]] = defaultdict(list)
-    for record in records:
-        if record["kind"] == "system" and record["task"] == task and metric in record["scores"].get(chosen, {}):
-            one = (record["seed"], record["scores"][chosen][metric], record["job"])
-            scores[record["system"]].append(one)
-    means = {system: float(np.mean([score for _, score, _ in runs])) for system, runs in scores.items()}
+    scores: dict[str, dict[int, float]] = defaultdict(dict)
+    jobs: dict[str, dict[int, str]] = defaultdict(dict)
+    for record in sorted((r for r in records if r["kind"] == "system" and r["task"] == task), key=_seed):
+        if metric in record["scores"].get(chosen, {}):
+            scores[record["system"]][record["seed"]] = record["scores"][chosen][metric]
+            jobs[record["system"]][record["seed"]] = record["job"]
+    means = {system: float(np.mean(list(runs.values()))) for system, runs in scores.items()}
     best = (min if metric == "ter" else max)(means.values(), default=None)
+    base = scores.get(experiment.baseline, {})
     cells = {}
     for system, runs in scores.items():
-        runs.sort()
-        compared = system != experiment.baseline and experiment.baseline in means
+        compared = {} if system == experiment.baseline else base
         cells[system] = Cell(
-            [score for _, score, _ in runs],
-            [job for *_, job in runs],
-            means[system] - means[experiment.baseline] if compared else None,
+            runs,
+            jobs[system],
+            {seed: score - compared[seed] for seed, score in runs.items() if seed in compared},
             _marks(experiment, records, task, chosen, system),
             means[system] == best and len(means) > 1,
             experiment.published.get(task, {}).get(system),
+            len(experiment.seeds),
         )
     return cells
+
+
+def _seed(record: Record) -> int:
+    return record["seed"]
 
 
 def tested_against(experiment: Experiment) -> list[str]:
@@ -144,7 +163,9 @@ def _marks(experiment: Experiment, records: list[Record], task: str, chosen: str
 def _notes(experiment: Experiment, seeds: int) -> list[str]:
     notes = []
     if seeds > 1:
-        notes.append(f"Mean ± (population) standard deviation over {seeds} seeds.")
+        notes.append(
+            f"Mean ± (population) standard deviation over {seeds} seeds; differences over those that both have."
+        )
     if experiment.systems:
         notes.append(f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best.")
     together = ", over all seeds" if seeds > 1 else ""
@@ -162,10 +183,18 @@ def label_of(row: Row) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    lines = [f"| {table.metric} | " + " | ".join(table.columns) + " |", "|---" + "|--:" * len(table.columns) + "|"]
+    titles = [table.metric, *map(_markdown, table.columns)]
+    lines = ["| " + " | ".join(titles) + " |", "|---" + "|--:" * len(table.columns) + "|"]
     for row in table.rows:
-        lines.append(f"| {label_of(row)} | " + " | ".join(_markdown_cell(cell) for cell in row.cells) + " |")
-    return "\n".join([*lines, "", *(f"{note}  " for note in table.notes)]).rstrip() + "\n"
+        cells = [_markdown(label_of(row)), *(_markdown_cell(cell) for cell in row.cells)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(f"{_markdown(note)}  " for note in table.notes)]).rstrip() + "\n"
+
+
+def _markdown(text: str) -> str:
+    for character in "\\|*_<":
+        text = text.replace(character, "\\" + character)
+    return text
 
 
 def _markdown_cell(cell: Cell | None) -> str:
@@ -173,7 +202,7 @@ def _markdown_cell(cell: Cell | None) -> str:
         return "–"
     text = f"**{cell.text()}**" if cell.best else cell.text()
     published = f" [published: {cell.published}]" if cell.published else ""
-    return text + cell.marks.replace("*", r"\*") + published
+    return text + _markdown(cell.marks) + cell.short + published
 
 
 LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
@@ -202,13 +231,26 @@ def _latex_label(row: Row) -> str:
 def _latex_cell(cell: Cell | None, spread: bool) -> str:
     if cell is None:
         return "--"
-    text = f"{cell.mean:.2f} $\\pm$ {cell.std:.2f}" if spread else cell.text(spread=False)
+    text = _latex(f"{cell.mean:.2f}{cell.spread}") if spread else cell.text(spread=False)
     marks = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
     text += f"$^{{{marks}}}$" if marks else ""
     return rf"\textbf{{{text}}}" if cell.best else text
 
 
+LATEX = {character: "\\" + character for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "→": r"$\rightarrow$",
+    "±": r"$\pm$",
+    "−": "$-$",
+}
+
+
 def _latex(text: str) -> str:
-    for character in "&%$#_{}":
-        text = text.replace(character, "\\" + character)
-    return text.replace("→", r"$\rightarrow$").replace("−", "$-$").replace("±", r"$\pm$")
+    return "".join(LATEX.get(character, character) for character in text)

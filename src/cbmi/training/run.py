@@ -17,7 +17,7 @@ from cbmi.objectives import build
 from cbmi.yaml_text import dump_yaml, parse_yaml
 
 # What may change when a run goes on: it does not touch what was computed.
-FREE_TO_CHANGE = ("output:", "log.", "checkpoints.", "device:", "compile:", "memory.", "parallel:")
+FREE_TO_CHANGE = ("output:", "data.test", "log.", "checkpoints.", "device:", "compile:", "memory.", "parallel:")
 
 
 class Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cbmi.data.text import read_pairs
-from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
+from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf
 from cbmi.files import read_json, to_json, write_atomically
 from cbmi.progress import bar, say
 from cbmi.training.run import Run
@@ -31,7 +31,8 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
         texts = [model.target.decode(best[0].ids) if best else "" for best in found]
         write_atomically(run.test / f"{name}.txt", "".join(text + "\n" for text in texts))
         references = [pair[1] for pair in pairs]
-        results[name] = {"bleu": corpus_bleu(texts, references), "chrf": corpus_chrf(texts, references)}
+        bleu = corpus_bleu(texts, references, bleu_tokenizer(config.data.target))
+        results[name] = {"bleu": bleu, "chrf": corpus_chrf(texts, references)}
         say(f"{name}: BLEU {results[name]['bleu']:.2f}, chrF {results[name]['chrf']:.2f}")
     model.report_truncated()
     summary = {"checkpoint": model.folder.name, "results": results}

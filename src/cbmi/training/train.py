@@ -82,12 +82,7 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 def check_run(config: RunConfig) -> list[Objective]:
     """The stages' objectives, once it is sure that the files are there and each stage gets what it needs."""
     check_files(config)
-    own = Run(config.output)  # what it starts from matters only until it has begun
-    weights = f"{LANGUAGE_MODEL}.safetensors"
-    has_language_model = any(own.checkpoints.glob(f"step-*/{weights}"))
-    if config.initialize and not own.begun:
-        has_language_model = (starting_point(config) / weights).exists()
-    return check_stages(config, has_language_model)
+    return check_stages(config)
 
 
 def check_files(config: RunConfig) -> None:
@@ -96,9 +91,9 @@ def check_files(config: RunConfig) -> None:
             raise UserError(f"{path}: there is no such file.")
 
 
-def check_stages(config: RunConfig, has_language_model: bool) -> list[Objective]:
-    """The stages' objectives, once it is sure that each gets what it needs; `has_language_model`: to begin with."""
-    objectives = []
+def check_stages(config: RunConfig) -> list[Objective]:
+    """The stages' objectives, once it is sure that each gets what it needs."""
+    objectives, has_language_model = [], _begins_with_language_model(config)
     for number, stage in enumerate(config.stages):
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         _check_stage(stage, objective, fresh=number == 0 and config.initialize is None)
@@ -110,6 +105,14 @@ def check_stages(config: RunConfig, has_language_model: bool) -> list[Objective]
         has_language_model = has_language_model or stage.language_model in ("train", "joint")
         objectives.append(objective)
     return objectives
+
+
+def _begins_with_language_model(config: RunConfig) -> bool:
+    own = Run(config.output)  # what it starts from matters only until it has begun
+    weights = f"{LANGUAGE_MODEL}.safetensors"
+    if config.initialize and not own.begun:
+        return (starting_point(config) / weights).exists()
+    return any(own.checkpoints.glob(f"step-*/{weights}"))
 
 
 def _check_stage(stage: Stage, objective: Objective, fresh: bool) -> None:

@@ -16,7 +16,7 @@ from cbmi.data.plan import EpochPlan
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from cbmi.decoding import Fusion, Special, translate_ids
-from cbmi.evaluation.metrics import corpus_bleu
+from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu
 from cbmi.model import LanguageModel, Translator
 from cbmi.model.fusion import gold_scores
 from cbmi.training.part import make_part
@@ -34,10 +34,13 @@ class Validator:
         lengths = corpus.lengths()
         self.batches = EpochPlan(lengths, max(config.batch.tokens, int(lengths.max())), 0, 0)
         self.references: list[str] = []
+        self.tokenizer = bleu_tokenizer(config.data.target)
         if self.settings.beam:
             texts = [pair[1] for pair in read_pairs(config.data.valid, Counter())]
             self.references = [texts[line] for line in corpus.lines]
-            corpus_bleu(self.references[:1], self.references[:1])  # says now whether sacrebleu is missing
+            corpus_bleu(
+                self.references[:1], self.references[:1], self.tokenizer
+            )  # says now whether sacrebleu is missing
 
     def validate(
         self,
@@ -102,7 +105,7 @@ class Validator:
         texts = [self.vocabulary.decode(hypotheses[0].ids) for hypotheses in found]
         shares = self.world.gather(texts)
         together = [shares[i % self.world.size][i // self.world.size] for i in range(len(self.corpus))]
-        return corpus_bleu(together, self.references)
+        return corpus_bleu(together, self.references, self.tokenizer)
 
 
 def _copy(network: Network, precision: torch.dtype) -> Network:
