@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from cbmi.model import kernels
 
 CHUNK = 64  # logits that are looked at together when the best are sought
+CPU_ROWS = 8  # hypotheses whose logits fit into a CPU's caches
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,12 @@ def survey(logits: Tensor) -> tuple[Tensor, Tensor]:
         from cbmi.model.kernels.decode import survey as fused_survey
 
         return fused_survey(logits, CHUNK)
+    rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
+    totals, maxima = zip(*map(_survey, logits.split(max(rows, 1))), strict=True)
+    return torch.cat(totals), torch.cat(maxima)
+
+
+def _survey(logits: Tensor) -> tuple[Tensor, Tensor]:
     values = logits.float()
     missing = -values.shape[1] % CHUNK
     padded = F.pad(values, (0, missing), value=-torch.inf) if missing else values
