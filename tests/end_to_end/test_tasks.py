@@ -222,3 +222,21 @@ def test_tensorboard_gets_the_figures_too(tmp_path):
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
+
+
+def test_test_sets_may_change_when_a_run_is_done(tmp_path):
+    """They are translated anew by the same checkpoint; nothing is trained."""
+    write_task(tmp_path)
+    path, files = write_run(tmp_path), [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]
+    assert cbmi("train", path, f"data.test={{one: {files}}}").returncode == 0
+    weights = tmp_path / "run" / "best" / "translator.safetensors"
+    before, results = weights.stat().st_mtime_ns, tmp_path / "run" / "test" / "results.json"
+    for side in ("src", "tgt"):
+        (tmp_path / f"test.{side}").write_text("ba da\n")
+    assert cbmi("train", path, f"data.test={{one: {files}, two: {files}}}").returncode == 0
+    assert json.loads(results.read_text())["results"].keys() == {"one", "two"}
+    assert [len((tmp_path / "run" / "test" / f"{name}.txt").read_text().splitlines()) for name in ("one", "two")] == [
+        1,
+        1,
+    ]
+    assert weights.stat().st_mtime_ns == before

@@ -141,7 +141,10 @@ class Runner:
             elsewhere = sorted(self.elsewhere & self.pending.keys())
         if len(over) != self.written:
             self.written = len(over)
-            write_results(self.plan)
+            try:
+                write_results(self.plan)
+            except UserError as error:  # the jobs go on; each has its own result
+                say(str(error))
         states = [state(job, self._steps_before(job)) if job.stages else (0, "") for job in busy]
         done = sum(job.steps for job in over) + sum(steps for steps, _ in states)
         parts = [f"{len(over)} of {len(self.wanted)} jobs"]

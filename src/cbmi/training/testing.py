@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from cbmi.data.text import read_pairs
 from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf
-from cbmi.files import read_json, to_json, write_atomically
+from cbmi.files import read_json, sha256, to_json, write_atomically
 from cbmi.progress import bar, say
 from cbmi.training.run import Run
 from cbmi.training.trained import Trained
@@ -19,7 +20,11 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
     if not sets:
         return {}
     done = read_json(run.test / "results.json") if (run.test / "results.json").exists() else {}
-    if done.get("checkpoint") == run.best.resolve().name and done["results"].keys() == sets.keys():
+    made_of = {
+        "checkpoint": run.best.resolve().name,
+        "files": {name: [sha256(Path(file)) for file in files] for name, files in sets.items()},
+    }
+    if all(done.get(key) == value for key, value in made_of.items()):
         return done["results"]
     model = Trained(run.path, device=config.device, precision=config.precision)
     results = {}
@@ -35,6 +40,5 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
         results[name] = {"bleu": bleu, "chrf": corpus_chrf(texts, references)}
         say(f"{name}: BLEU {results[name]['bleu']:.2f}, chrF {results[name]['chrf']:.2f}")
     model.report_truncated()
-    summary = {"checkpoint": model.folder.name, "results": results}
-    write_atomically(run.test / "results.json", to_json(summary))
+    write_atomically(run.test / "results.json", to_json(made_of | {"results": results}))
     return results
