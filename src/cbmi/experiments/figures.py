@@ -115,7 +115,7 @@ def sweep(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
             if not found:
                 continue
             means, spreads = ([f(scores) for _, scores in found] for f in (np.mean, np.std))
-            label = experiment.tasks[task].label or task
+            label = experiment.title_of(task)
             axis.errorbar([v for v, _ in found], means, spreads, marker="o", capsize=3, color=color, label=label)
             base = _scores(experiment, records, task, experiment.baseline)
             if base:
@@ -132,8 +132,8 @@ def _scores(experiment: Experiment, records: list[Record], task: str, system: st
     found = [r for r in records if r["kind"] == "system" and (r["task"], r["system"]) == (task, system)]
     result = []
     for record in found:
-        names = experiment.report.sets or [name for name in record["scores"] if name != "valid"]
-        result += [record["scores"][name][experiment.metric(task)] for name in names[:1] if name in record["scores"]]
+        names = experiment.reported(record["scores"])
+        result += [record["scores"][name][experiment.metric(task)] for name in names[:1]]
     return result
 
 
@@ -161,7 +161,7 @@ def prior_accuracy(pyplot: Any, experiment: Experiment, records: list[Record]) -
         names = [_bin_label(b) for b in bins]
         axis.set_xticks(places, names, fontsize=8)
         axis.set(xlabel="CBMI, nats", ylabel="top-1 accuracy", ylim=(0, 1))
-        axis.set_title(experiment.tasks[task].label or task)
+        axis.set_title(experiment.title_of(task))
     axes[0][0].legend(fontsize=9)
     return figure
 
@@ -192,7 +192,7 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
             line = "-" if place < len(CYCLE) else ":"
             course = _course([r for r in mine if r.get("system") == system], kind)
             axis.plot(*course, line, color=CYCLE[place % len(CYCLE)], label=experiment.label(system), linewidth=1.2)
-        title = experiment.tasks[task].label or task
+        title = experiment.title_of(task)
         axis.set(xlabel="steps", ylabel={"valid_bleu": "validation BLEU"}.get(kind, "validation loss"), title=title)
         if kind == "valid_bleu" and start:  # the first steps would squeeze the rest
             axis.set_ylim(bottom=np.percentile(_course(start, kind)[1], 30))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -168,7 +167,7 @@ class Plan:
             raise UserError(f"{where}: {error}") from None
         for other in self.jobs.values():
             same = (other.kind, other.task, other.seed) == ("system", name, seed)
-            if same and not _differences(other.config, config):
+            if same and all(line.startswith("output:") for line in differences(other.settings, config.plain())):
                 self.of_system[name, seed, label] = other.id
                 return
         job = self._add("system", name, seed, f"{name}-{seed}-{label}", values, start.id, label)
@@ -271,7 +270,3 @@ def without_infinities(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_infinities(one) for one in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _differences(one: RunConfig, other: RunConfig) -> Iterable[str]:
-    return [line for line in differences(one.plain(), other.plain()) if not line.startswith("output:")]

@@ -28,11 +28,12 @@ def records_of(plan: Plan) -> list[Record]:
 def measure(plan: Plan, records: list[Record]) -> tuple[list[Record], dict[str, str]]:
     """Bring the report's metric into the records; give comparisons of systems, and signatures by task."""
     comparisons, signatures = [], {}
-    outputs = sum(len(_sets(plan, record)) for record in records if record["kind"] == "system")
+    reported = plan.experiment.reported
+    outputs = sum(len(reported(record["scores"])) for record in records if record["kind"] == "system")
     with bar("Testing for significance", outputs, "outputs") as progress:
         for task in plan.experiment.tasks:
             mine = [record for record in records if record["kind"] == "system" and record["task"] == task]
-            for chosen in dict.fromkeys(name for record in mine for name in _sets(plan, record)):
+            for chosen in dict.fromkeys(name for record in mine for name in reported(record["scores"])):
                 metric = _metric(plan, task, chosen)
                 signatures[task] = metric.signature()
                 runs: dict[tuple[str, int], Resampled] = {}
@@ -46,11 +47,6 @@ def measure(plan: Plan, records: list[Record]) -> tuple[list[Record], dict[str, 
                     record["scores"] |= {chosen: scores | {metric.name: known[record["job"]].score}}
                 comparisons += _comparisons(plan, task, chosen, runs)
     return comparisons, signatures
-
-
-def _sets(plan: Plan, record: Record) -> list[str]:
-    names = plan.experiment.report.sets or [name for name in record["scores"] if name != "valid"]
-    return [name for name in names if name in record["scores"]]
 
 
 def _metric(plan: Plan, task: str, chosen: str) -> Metric:

@@ -100,7 +100,7 @@ def costs(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]
 def _cost_row(experiment: Experiment, task: str, system: str | None, runs: list[Record]) -> dict[str, Any]:
     seconds = float(np.mean([run["training_seconds"] for run in runs]))
     return {
-        "task": experiment.tasks[task].label or task,
+        "task": experiment.title_of(task),
         "system": experiment.label(system) if system else "shared stages",
         "preparation": float(np.mean([run["preparation"]["seconds"] for run in runs])),
         "parameters": sum(runs[0]["parameters"].values()) / 1e6,
@@ -117,7 +117,7 @@ def _by_seed(experiment: Experiment, records: list[Record]) -> list[dict[str, An
         if record["kind"] == "comparison":
             key = (record["task"], record["set"], record["system"], record["against"])
             labels = [experiment.label(record[name]) for name in ("system", "against")]
-            task = experiment.tasks[record["task"]].label or record["task"]
+            task = experiment.title_of(record["task"])
             row = rows.setdefault(key, {"task": task, "set": record["set"], "labels": labels, "seeds": []})
             if record["seed"] is None:
                 row["all"] = record

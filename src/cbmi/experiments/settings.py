@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from cbmi.config import Count, Settings, check, nearest, read_mapping, with_overrides
+from cbmi.config import Count, Flag, Settings, check, nearest, read_mapping, with_overrides
 from cbmi.errors import UserError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.=+-]*$")]
@@ -68,7 +69,7 @@ class Report(Settings):
     baseline: str | None = None  # whose score the differences are to; None: the first system
     # Systems that the others are tested against; none: the baseline.
     significance: Annotated[tuple[str, ...], Field(max_length=4)] = ()
-    costs: bool = False  # a table of parameters, time and disk
+    costs: Flag = False  # a table of parameters, time and disk
     resamples: Annotated[int, Field(ge=100, strict=True)] = 1000  # of the paired bootstrap
 
 
@@ -91,7 +92,7 @@ class Experiment(Settings):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: the same seed is given twice")
         names = [name for system, one in self.systems.items() for name in _names(system, one)]
-        columns = [(task.label or name, task.block) for name, task in self.tasks.items()]
+        columns = [(self.title_of(name), task.block) for name, task in self.tasks.items()]
         for what, several in (("systems: two are", names), ("tasks: two columns are", columns)):
             for one in several:
                 if several.count(one) > 1:
@@ -127,6 +128,14 @@ class Experiment(Settings):
 
     def metric(self, task: str) -> str:
         return self.tasks[task].metric or self.report.metric
+
+    def reported(self, scores: Collection[str]) -> list[str]:
+        """Which of the test sets that a run has scores for are reported."""
+        wanted = self.report.sets or [name for name in scores if name != "valid"]
+        return [name for name in wanted if name in scores]
+
+    def title_of(self, task: str) -> str:
+        return self.tasks[task].label or task
 
     def label(self, system: str) -> str:
         return self.expanded()[system].label or system

@@ -101,13 +101,12 @@ def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[
     sets: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:
         if record["kind"] == "system":
-            names = experiment.report.sets or [name for name in record["scores"] if name != "valid"]
-            sets[record["task"]] |= dict.fromkeys(name for name in names if name in record["scores"])
+            sets[record["task"]] |= dict.fromkeys(experiment.reported(record["scores"]))
     result = []
     several = len({experiment.metric(task) for task in experiment.tasks}) > 1
-    for name, task in experiment.tasks.items():
+    for name in experiment.tasks:
         for chosen in sets[name]:
-            parts = [task.label or name] + ([chosen] if len(sets[name]) > 1 else [])
+            parts = [experiment.title_of(name)] + ([chosen] if len(sets[name]) > 1 else [])
             parts += [METRIC_NAMES[experiment.metric(name)]] if several else []
             result.append(((name, chosen), ", ".join(parts)))
     return result
