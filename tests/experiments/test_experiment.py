@@ -191,7 +191,7 @@ def test_another_system_goes_on_from_the_same_start(whole, task, tmp_path):
     systems = {
         "ce": SYSTEMS["ce"],
         "scale": {"objective": {"name": "cbmi"}, "vary": {"scale_token": [0, 0.2]}},
-        "same": {"objective": {"name": "cbmi", "scale_token": 0.2}},
+        "same": {"objective": {"name": "cbmi", "scale_token": 0.2, "scale_sentence": 0.3}},  # the default, spelt out
     }
     path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(whole / "jobs"), analyses=[])
     plan = Plan(read_experiment(path, []))

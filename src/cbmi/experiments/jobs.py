@@ -167,7 +167,7 @@ class Plan:
             raise UserError(f"{where}: {error}") from None
         for other in self.jobs.values():
             same = (other.kind, other.task, other.seed) == ("system", name, seed)
-            if same and all(line.startswith("output:") for line in differences(other.settings, config.plain())):
+            if same and _same_run(other.config, config):
                 self.of_system[name, seed, label] = other.id
                 return
         job = self._add("system", name, seed, f"{name}-{seed}-{label}", values, start.id, label)
@@ -223,6 +223,17 @@ class Plan:
 def _run_values(task: Task) -> dict[str, Any]:
     """What a task's run file says, with the task's settings."""
     return with_overrides(read_mapping(task.run, "run file") | {"output": "-"}, task.settings)
+
+
+def _same_run(one: RunConfig, other: RunConfig) -> bool:
+    """Whether two systems come to the same run: a default that is spelt out makes no difference."""
+
+    def comparable(config: RunConfig) -> tuple[dict[str, Any], Any]:
+        settings = config.plain() | {"output": None}
+        choice = settings["stages"][-1].pop("objective")
+        return settings, build(choice, "objective")
+
+    return comparable(one) == comparable(other)
 
 
 def _check_report(experiment: Experiment, task: str, config: RunConfig) -> None:
