@@ -122,7 +122,9 @@ def _column(experiment: Experiment, records: list[Record], task: str, chosen: st
             scores[record["system"]][record["seed"]] = record["scores"][chosen][metric]
             jobs[record["system"]][record["seed"]] = record["job"]
     means = {system: float(np.mean(list(runs.values()))) for system, runs in scores.items()}
-    best = (min if metric == "ter" else max)(means.values(), default=None)
+    most = max(map(len, scores.values()), default=0)
+    complete = {system: mean for system, mean in means.items() if len(scores[system]) == most}  # alike many seeds
+    best = (min if metric == "ter" else max)(complete.values(), default=None)
     base = scores.get(experiment.baseline, {})
     cells = {}
     for system, runs in scores.items():
@@ -132,7 +134,7 @@ def _column(experiment: Experiment, records: list[Record], task: str, chosen: st
             jobs[system],
             {seed: score - compared[seed] for seed, score in runs.items() if seed in compared},
             _marks(experiment, records, task, chosen, system),
-            means[system] == best and len(means) > 1,
+            complete.get(system) == best and len(complete) > 1,
             experiment.published.get(task, {}).get(system),
             len(experiment.seeds),
         )
