@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
+from tasks import cbmi, write_run, write_task
 
 torch.set_num_threads(1)
 settings.register_profile("cbmi", deadline=None, max_examples=60)
@@ -17,3 +20,13 @@ settings.load_profile("cbmi")
 def pytest_collection_modifyitems(items: list) -> None:
     """The demo first: it is by far the longest, and the rest fits beside it."""
     items.sort(key=lambda item: "test_demo.py" not in item.nodeid or "end_to_end" not in item.nodeid)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory) -> Path:
+    """The folder of a tiny task with a run that has been through both stages; it has not learnt much."""
+    folder = tmp_path_factory.mktemp("small")
+    write_task(folder)
+    result = cbmi("train", write_run(folder))
+    assert result.returncode == 0, result.stderr.decode()
+    return folder

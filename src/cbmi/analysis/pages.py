@@ -15,9 +15,18 @@ def render_page(package: str, name: str, view: dict[str, Any], **filters: Callab
         import jinja2
     except ImportError:
         raise UserError("Pages need the extra 'plot': pip install 'cbmi[plot]'.") from None
-    text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    places = [resources.files(package), resources.files("cbmi.analysis")]  # the latter has what all pages share
+
+    def text_of(name: str) -> str:
+        file = next(file for place in places if (file := place.joinpath(name)).is_file())
+        return file.read_text(encoding="utf-8")
+
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(text_of),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= filters
-    return environment.from_string(text).render(view)
+    return environment.get_template(name).render(view)

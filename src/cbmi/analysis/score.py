@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,6 +27,7 @@ from cbmi.training.trained import Trained
 
 WINDOW = 10_000  # pairs read, sorted by length and scored at a time
 TOKENS_AT_A_TIME = {"cpu": 4000, "cuda": 32000}
+Advance = Callable[[int], None]
 
 
 def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Path) -> int:
@@ -55,10 +56,12 @@ def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Pat
     return len(weights)
 
 
-def score_pairs(model: Trained, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+def score_pairs(
+    model: Trained, pairs: Sequence[tuple[str, str]], advance: Advance = lambda pairs: None
+) -> list[dict[str, Any]]:
     """Records of a few pairs, in order; together they are the mini-batch of the sentence weights."""
     scorer = Scorer(model)
-    records = list(scorer.score(pairs))
+    records = list(scorer.score(pairs, advance))
     weights = scorer.sentence_weights([record["sentence_cbmi"] for record in records])
     return [scorer.weigh(record, weight) for record, weight in zip(records, weights, strict=True)]
 
@@ -70,50 +73,71 @@ class Scorer:
         self.model, self.language_model = model, model.language_model()
         self.settings = _settings_of(model)
 
-    def score(self, pairs: Sequence[tuple[str, str]], advance=lambda pairs: None) -> Iterator[dict[str, Any]]:
-        """Records in order; `weights` are the token weights alone."""
+    def score(
+        self, pairs: Sequence[tuple[str, str]], advance: Advance = lambda pairs: None
+    ) -> Iterator[dict[str, Any]]:
+        """Records in order, without what only the whole file decides: `sentence_weight` and `weights`."""
         records: list[dict[str, Any]] = [{} for _ in pairs]
-        for batch, source, target in packed_batches(self.model, pairs):
-            ids = target.ids.cpu().split(target.layout.sizes.tolist())
-            scores = self._scores(source, target)
-            for i, own, (nmt, lm, weights) in zip(batch, ids, scores, strict=True):
-                records[i] = self._record(pairs[i], own.tolist(), nmt, lm, weights)
+        for batch, target, nmt, lm in self._scores(pairs):
+            weights = self._token_weights(nmt - lm, target).numpy()
+            means = sentence_means(nmt - lm, target)
+            columns = [target.ids.cpu().numpy(), nmt.numpy(), lm.numpy(), weights]
+            parts = zip(*(np.split(column, starts(target)[1:]) for column in columns), strict=True)
+            for i, part, mean in zip(batch, parts, means, strict=True):
+                records[i] = self._record(pairs[i], *(values.tolist() for values in part), float(mean))
             advance(len(batch))
         yield from records
 
+    def sentence_cbmi(self, pairs: Sequence[tuple[str, str]], advance: Advance = lambda pairs: None) -> np.ndarray:
+        """(pairs,): what `score` gives as `sentence_cbmi`, without all the rest."""
+        result = np.empty(len(pairs))
+        for batch, target, nmt, lm in self._scores(pairs):
+            result[batch] = [_round(float(mean)) for mean in sentence_means(nmt - lm, target)]
+            advance(len(batch))
+        return result
+
     @torch.inference_mode()
-    def _scores(self, source: Packed, target: Packed) -> Iterator[list[list[float]]]:
-        inputs = shift_right(target, BOS)
-        nmt, _, lm = self.model.gold_scores(self.language_model, source, inputs, target.ids)
-        nmt, lm = nmt.double(), lm.double()
+    def _scores(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> Iterator[tuple[list[int], Packed, torch.Tensor, torch.Tensor]]:
+        """Places of pairs, their targets, and the log-probabilities of the tokens, in float64 on the CPU."""
+        for batch, source, target in packed_batches(self.model, pairs):
+            inputs = shift_right(target, BOS)
+            nmt, _, lm = self.model.gold_scores(self.language_model, source, inputs, target.ids)
+            yield batch, target, nmt.double().cpu(), lm.double().cpu()
+
+    def _token_weights(self, cbmi: torch.Tensor, target: Packed) -> torch.Tensor:
         layout = target.layout
-        everywhere = torch.ones_like(layout.sentence, dtype=torch.bool)
-        weights = packed_cbmi_weights(
-            nmt - lm, everywhere, layout.sentence, layout.sentences, self.settings, layout.longest
-        )
-        parts = [values.cpu().split(layout.sizes.tolist()) for values in (nmt, lm, weights.token)]
-        return ([part.tolist() for part in row] for row in zip(*parts, strict=True))
+        everywhere, sentence = torch.ones_like(cbmi, dtype=torch.bool), layout.sentence.cpu()
+        longest = layout.longest
+        return packed_cbmi_weights(cbmi, everywhere, sentence, layout.sentences, self.settings, longest).token
 
     def _record(
-        self, pair: tuple[str, str], ids: list[int], nmt: list[float], lm: list[float], weights: list[float]
+        self,
+        pair: tuple[str, str],
+        ids: list[int],
+        nmt: list[float],
+        lm: list[float],
+        weights: list[float],
+        sentence_cbmi: float,
     ) -> dict[str, Any]:
-        cbmi = [a - b for a, b in zip(nmt, lm, strict=True)]
         return {
             "source": pair[0],
             "target": pair[1],
             "pieces": self.model.target.pieces(ids),
             "nmt": [_round(value) for value in nmt],
             "lm": [_round(value) for value in lm],
-            "cbmi": [_round(value) for value in cbmi],
-            "sentence_cbmi": _round(sum(cbmi) / len(cbmi)),
-            "weights": weights,
+            "cbmi": [_round(a - b) for a, b in zip(nmt, lm, strict=True)],
+            "sentence_cbmi": _round(sentence_cbmi),
+            "token_weights": weights,
         }
 
     def weigh(self, record: dict[str, Any], sentence_weight: float) -> dict[str, Any]:
-        """Bring a record's token weights to w = w_t · w_s, scaled and clipped as in training."""
-        weights = torch.tensor(record["weights"], dtype=torch.float64) * sentence_weight
+        """Add the sentence's weight w_s and the whole weights w = w_t · w_s, scaled and clipped as in training."""
+        weights = torch.tensor(record["token_weights"], dtype=torch.float64) * sentence_weight
         weights = [_round(weight) for weight in self.settings.scaled_and_clipped(weights).tolist()]
-        return record | {"weights": weights, "sentence_weight": _round(sentence_weight)}
+        tokens = [_round(weight) for weight in record["token_weights"]]
+        return record | {"token_weights": tokens, "sentence_weight": _round(sentence_weight), "weights": weights}
 
     def sentence_weights(self, sentence_cbmi: Sequence[float]) -> list[float]:
         values = torch.tensor(sentence_cbmi, dtype=torch.float64)
@@ -121,6 +145,17 @@ class Scorer:
         each = torch.arange(len(values))
         # One "token" a sentence: its own weight is 1, the sentence weights are what is wanted.
         return packed_cbmi_weights(values, everywhere, each, len(values), self.settings, 1).sentence.tolist()
+
+
+def starts(target: Packed) -> np.ndarray:
+    """(sentences,): where each begins among the tokens."""
+    sizes = target.layout.sizes
+    return np.cumsum(sizes) - sizes
+
+
+def sentence_means(values: torch.Tensor, target: Packed) -> np.ndarray:
+    """(tokens,) → (sentences,): means over each sentence's tokens."""
+    return np.add.reduceat(values.numpy(), starts(target)) / target.layout.sizes
 
 
 def _settings_of(model: Trained) -> Cbmi:

@@ -1,5 +1,6 @@
 """Sentencepiece pieces joined to words, so that people read words and not pieces."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ CONTROL = frozenset({"<s>", "</s>", "<pad>"})
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Thai, Lao, Myanmar, Khmer, kana, Han: written without spaces, so a whole sentence would be one word.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+
+EDGES = re.compile(r"^\W+|\W+$")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,22 @@ def sums(joined: Iterable[Word], values: Sequence[float]) -> list[float]:
 def means(joined: Iterable[Word], values: Sequence[float]) -> list[float]:
     """The mean of each word's `values` (one per piece), for weights, which do not add up."""
     return [sum(values[position] for position in word.pieces) / len(word.pieces) for word in joined]
+
+
+def repeats(joined: Sequence[Word], values: Sequence[float]) -> list[tuple[float, list[int]]]:
+    """Words that occur several times: (the largest less the smallest of their values, their places), the largest
+    difference first. Case and punctuation around a word make no difference."""
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(joined):
+        text = EDGES.sub("", word.text).casefold()
+        if text and not word.control:
+            places.setdefault(text, []).append(place)
+    found = [
+        (max(own) - min(own), several)
+        for several in places.values()
+        if len(several) > 1 and all(map(math.isfinite, own := [values[place] for place in several]))
+    ]
+    return sorted(found, key=lambda one: -one[0])
 
 
 def _units(pieces: Sequence[str]) -> list[tuple[str, range]]:

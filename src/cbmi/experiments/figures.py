@@ -2,68 +2,37 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from typing import Any
 
 import numpy as np
 
-from cbmi.errors import UserError
+from cbmi.analysis.drawing import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, drawn, plotting
 from cbmi.experiments.settings import Experiment
 from cbmi.experiments.table import METRIC_NAMES, Row, Table
 
-BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#c1272d", "#8a929c"  # told apart by all eyes
-CYCLE = [BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a", "#222222"]
 PRIOR_STYLES = {
     "lm": ("LM prior", GREEN, "o"),
     "tm": ("TM prior", BLUE, "^"),
     "cbmi": ("CBMI prior", RED, "s"),
-}
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#5b6470",
-    "axes.grid": True,
-    "grid.color": "#e6e9ed",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.fonttype": "path",  # the same everywhere
-    "svg.hashsalt": "cbmi",
 }
 Record = dict[str, Any]
 
 
 def make_figures(experiment: Experiment, table: Table, records: list[Record]) -> dict[str, tuple[bytes, bytes]]:
     """(SVG, PNG) by name, of what the experiment has."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("Figures need the extra 'plot': pip install 'cbmi[plot]'.") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    makers = {
-        "differences": lambda: differences(pyplot, experiment, table),
-        "sweep": lambda: sweep(pyplot, experiment, records),
-        "prior-accuracy": lambda: prior_accuracy(pyplot, experiment, records),
-        "validation": lambda: validation(pyplot, experiment, records),
-    }
     result = {}
-    with pyplot.rc_context(STYLE):
+    with plotting() as pyplot:
+        makers = {
+            "differences": lambda: differences(pyplot, experiment, table),
+            "sweep": lambda: sweep(pyplot, experiment, records),
+            "prior-accuracy": lambda: prior_accuracy(pyplot, experiment, records),
+            "validation": lambda: validation(pyplot, experiment, records),
+        }
         for name, make in makers.items():
             figure = make()
             if figure is not None:
-                result[name] = _drawn(figure)
-                pyplot.close(figure)
+                result[name] = drawn(figure)
     return result
-
-
-def _drawn(figure: Any) -> tuple[bytes, bytes]:
-    vector, pixels = io.BytesIO(), io.BytesIO()
-    figure.savefig(vector, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
-    figure.savefig(pixels, format="png", dpi=160, bbox_inches="tight", metadata={"Software": None})
-    return vector.getvalue(), pixels.getvalue()
 
 
 def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
@@ -90,7 +59,7 @@ def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
             if len(points) > 1:
                 axis.plot(points, [place] * len(points), "o", color=GREY, markersize=4, alpha=0.8)
             axis.plot(cell.difference, place, "D", color=BLUE if cell.difference >= 0 else ORANGE, markersize=6)
-        axis.axvline(0, color="#1b2027", linewidth=1)
+        axis.axvline(0, color=INK, linewidth=1)
         axis.set_yticks(range(len(shown)), [row.label for row in reversed(shown)])
         axis.set_ylim(-0.6, len(shown) - 0.4)
         axis.grid(axis="y", visible=False)
@@ -186,7 +155,7 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
         kind = "valid_bleu" if "valid_bleu" in mine[0]["validations"][0] else "valid_loss"
         start = [r for r in mine if r["kind"] == "start"]
         if start:
-            axis.plot(*_course(start, kind), color="#1b2027", label="shared stages")
+            axis.plot(*_course(start, kind), color=INK, label="shared stages")
         systems = [s for s in experiment.expanded() if any(r.get("system") == s for r in mine)]
         for place, system in enumerate(systems):
             line = "-" if place < len(CYCLE) else ":"
@@ -209,8 +178,3 @@ def _course(records: list[Record], kind: str) -> tuple[list[int], list[float]]:
             values.setdefault(one["step"], []).append(one[kind])
     steps = sorted(values)
     return steps, [float(np.mean(values[step])) for step in steps]
-
-
-def data_address(svg: bytes) -> str:
-    """An SVG as an address that holds all of it, for a page that stands alone."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()

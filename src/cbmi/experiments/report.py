@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from cbmi.analysis.drawing import data_address
 from cbmi.analysis.pages import render_page
 from cbmi.errors import UserError
-from cbmi.experiments.figures import data_address, make_figures
+from cbmi.experiments.figures import make_figures
 from cbmi.experiments.jobs import Plan
 from cbmi.experiments.measure import measure, records_of
 from cbmi.experiments.results import write_results

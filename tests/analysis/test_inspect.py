@@ -1,0 +1,87 @@
+"""`cbmi inspect`: the page of pairs, of two models, and the figures."""
+
+import re
+
+import pytest
+from tasks import cbmi, refused, write_run
+
+from cbmi.analysis.inspect import telling
+from cbmi.analysis.words import repeats, words
+
+
+def inspect(run, output, *more):
+    files = ("--source", run / "valid.src", "--target", run / "valid.tgt")
+    return cbmi("inspect", run / "run", "-o", output, *(() if "--sentence" in more else files), *more)
+
+
+def test_the_page_of_a_file(small_run, tmp_path):
+    result = inspect(small_run, tmp_path / "page.html", "--limit", "12")
+    assert result.returncode == 0, result.stderr.decode()
+    assert "Shows the first 12 of 20 pairs" in result.stderr.decode()
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<article") == 12
+    assert re.search(r'data-v="[^"|]+\|[^"|]+\|[^"|]+\|[\d.]+"', page)  # p_NMT, p_LM, CBMI, token weight
+    assert re.search(r'data-weight="[\d.]+"', page)
+
+
+def test_two_models_side_by_side(small_run, tmp_path):
+    path = write_run(small_run, "other.yaml", output=str(small_run / "other"), seed=2)
+    assert cbmi("train", path).returncode == 0
+    result = inspect(small_run, tmp_path / "page.html", "--compare", small_run / "other")
+    assert result.returncode == 0, result.stderr.decode()
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('<p class="model">') == 2 * 20
+    assert "largest difference first" in page
+
+
+def test_figures(small_run, tmp_path):
+    figures = tmp_path / "figures"
+    result = inspect(small_run, tmp_path / "page.html", "--figures", figures, "--pair", "3")
+    assert result.returncode == 0, result.stderr.decode()
+    names = {"sentence-1", "distribution", "frequency", "course"}
+    assert {path.name for path in figures.iterdir()} == {f"{name}.{end}" for name in names for end in ("svg", "png")}
+    first = {path.name: path.read_bytes() for path in figures.iterdir()}
+    assert inspect(small_run, tmp_path / "page.html", "--figures", figures, "--pair", "3").returncode == 0
+    assert first == {path.name: path.read_bytes() for path in figures.iterdir()}  # the same twice
+
+
+def test_one_sentence_of_the_command_line(small_run, tmp_path):
+    hostile = "<script>alert(1)</script> $x_1$"
+    result = inspect(small_run, tmp_path / "one.html", "--sentence", hostile, hostile, "--figures", tmp_path / "f")
+    assert result.returncode == 0, result.stderr.decode()
+    page = (tmp_path / "one.html").read_text()
+    assert "<script>alert" not in page
+    assert page.count("<article") == 1
+
+
+def test_bad_input_is_refused(small_run, tmp_path):
+    page = tmp_path / "page.html"
+    either = "either --source FILE --target FILE or --sentence SOURCE TARGET"
+    assert either in refused("inspect", small_run / "run", "-o", page)
+    assert either in refused("inspect", small_run / "run", "-o", page, "--source", small_run / "valid.src")
+    both = ("--source", small_run / "valid.src", "--target", small_run / "valid.tgt")
+    assert either in refused("inspect", small_run / "run", "-o", page, *both, "--sentence", "a", "b")
+    assert "this is a folder" in refused("inspect", small_run / "run", "-o", tmp_path, *both)
+    assert "--pair: 21 is not between 1 and 20" in refused(
+        "inspect", small_run / "run", "-o", page, *both, "--pair", "21"
+    )
+    assert "no such run" in refused("inspect", tmp_path / "none", "-o", page, *both)
+    assert not page.exists()
+
+
+def test_repeated_words():
+    joined = words(["▁the", "▁cat", ",", "▁The", "▁dog", ".", "▁the", "</s>"])
+    values = [1.0, 2.0, 5.0, 3.0, 4.0, 0.0]
+    assert repeats(joined, values[: len(joined)]) == [(4.0, [0, 2, 4])]
+    assert repeats(joined[:2], values[:2]) == []
+    assert repeats(joined, [float("nan")] * len(joined)) == []
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_the_telling_sentence_has_a_word_twice(chosen):
+    plain = {"pieces": ["▁a", "▁b"], "cbmi": [9.0, -9.0], "sentence_cbmi": 1.0}
+    twice = {"pieces": ["▁a", "▁b", "▁a"], "cbmi": [1.0, 1.0, 3.0], "sentence_cbmi": 1.0}
+    wrong = {"pieces": ["▁a", "▁b", "▁a"], "cbmi": [-9.0, 1.0, 3.0], "sentence_cbmi": -1.0}
+    records = [plain, wrong]
+    records.insert(chosen, twice)
+    assert telling(records) is twice
