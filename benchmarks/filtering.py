@@ -1,0 +1,240 @@
+"""What filtering by CBMI is worth: a corpus with a known share of bad pairs, found again, and trained on.
+
+    python benchmarks/filtering.py RUN.yaml OUT [--share 0.3] [--devices cuda:0,cuda:0] [KEY=VALUE ...]
+
+A share of the training pairs is spoilt in six ways, in equal parts. The run's first stage is trained on that corpus,
+and its model scores it. For every way of spoiling, the table says how well each signal puts good pairs above bad ones
+(ROC AUC), and precision and recall of dropping as many pairs as were spoilt. Then runs of the same length are
+trained: on the dirty corpus with `ce` and with `cbmi`, on what each signal keeps, and on the good pairs alone.
+RUN.yaml has two stages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cbmi.analysis.ranking import roc_auc
+from cbmi.config import read_run_file
+from cbmi.data.text import read_pairs
+from cbmi.files import to_json, write_atomically
+from cbmi.progress import say
+from cbmi.yaml_text import dump_yaml
+
+Pair = tuple[str, str]
+LEAST = 4  # words on both sides of a pair that is spoilt
+
+
+def pieces(text: str) -> tuple[list[str], str]:
+    """Words and what stands between them; characters where there are no spaces."""
+    return (text.split(), " ") if len(text.split()) >= LEAST else (list(text.strip()), "")
+
+
+def truncated(pair: Pair, other: Pair, draw: random.Random) -> str:
+    words, space = pieces(pair[1])
+    return space.join(words[: max(1, round(len(words) * draw.uniform(0.3, 0.6)))])
+
+
+def under_translated(pair: Pair, other: Pair, draw: random.Random) -> str:
+    """A stretch in the middle is missing."""
+    words, space = pieces(pair[1])
+    missing = max(1, round(len(words) * draw.uniform(0.3, 0.6)))
+    first = draw.randint(0, len(words) - missing)
+    return space.join(words[:first] + words[first + missing :]) or words[0]
+
+
+def misordered(pair: Pair, other: Pair, draw: random.Random) -> str:
+    words, space = pieces(pair[1])
+    for _ in range(10):
+        mixed = draw.sample(words, len(words))
+        if mixed != words:
+            break
+    return space.join(mixed)
+
+
+KINDS: dict[str, Callable[[Pair, Pair, random.Random], str]] = {
+    "shuffled targets": lambda pair, other, draw: other[1],
+    "truncated": truncated,
+    "copied source": lambda pair, other, draw: pair[0],
+    "wrong language": lambda pair, other, draw: other[0],
+    "misordered words": misordered,
+    "under-translation": under_translated,
+}
+
+
+def spoil(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[str]]:
+    """The corpus with a share of its pairs spoilt, and what was done to each ("" for nothing)."""
+    draw = random.Random(seed)
+    long_enough = [n for n, pair in enumerate(pairs) if all(len(pieces(side)[0]) >= LEAST for side in pair)]
+    chosen = draw.sample(long_enough, min(len(long_enough), round(share * len(pairs))))
+    names, result, truth = list(KINDS), list(pairs), [""] * len(pairs)
+    for count, place in enumerate(chosen):
+        name = names[count % len(names)]
+        other = pairs[draw.choice(long_enough)]
+        target = KINDS[name](pairs[place], other, draw)
+        if target != pairs[place][1]:
+            result[place], truth[place] = (pairs[place][0], target), name
+    return result, truth
+
+
+def signals(pairs: Sequence[Pair], records: Sequence[dict], seed: int) -> dict[str, np.ndarray]:
+    """By name, a number for every pair: the higher, the better the pair."""
+    lengths = np.array([[max(1, len(side)) for side in pair] for pair in pairs], float)
+    ratio = np.log(lengths[:, 1] / lengths[:, 0])
+    return {
+        "CBMI": np.array([record["sentence_cbmi"] for record in records]),
+        "NMT likelihood": np.array([np.mean(record["nmt"]) for record in records]),
+        "length ratio": -np.abs(ratio - np.median(ratio)),
+        "random": np.random.default_rng(seed).random(len(pairs)),
+    }
+
+
+def keep_best(values: np.ndarray, count: int) -> np.ndarray:
+    """(pairs,) whether each is among the `count` of the highest values; of equal ones the first."""
+    kept = np.zeros(len(values), bool)
+    kept[np.lexsort((np.arange(len(values)), -values))[:count]] = True
+    return kept
+
+
+def quality(values: np.ndarray, truth: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By kind: ROC AUC against the good pairs; recall, and over all precision, of dropping as many as are bad."""
+    kinds = np.array(truth)
+    bad = kinds != ""
+    dropped = ~keep_best(values, int((~bad).sum()))
+    result = {}
+    for name in [*KINDS, "all"]:
+        mine = bad if name == "all" else kinds == name
+        if mine.any():
+            result[name] = {"auc": roc_auc(values[~bad], values[mine]), "recall": float(dropped[mine].mean())}
+    result["all"]["precision"] = float(bad[dropped].mean())
+    return result
+
+
+def write_pairs(folder: Path, name: str, pairs: Sequence[Pair]) -> list[str]:
+    files = [folder / f"{name}.source", folder / f"{name}.target"]
+    for side, path in enumerate(files):
+        write_atomically(path, "".join(pair[side] + "\n" for pair in pairs))
+    return [str(path) for path in files]
+
+
+def run(*arguments: str | Path) -> None:
+    subprocess.run([sys.executable, "-m", "cbmi", *map(str, arguments)], check=True)
+
+
+def experiment(
+    out: Path, run_file: str, settings: Sequence[str], corpora: dict[str, list[str]], systems: dict, devices: str
+) -> None:
+    """Train and test systems on corpora; all experiments share their jobs."""
+    tasks = {
+        name: {"run": run_file, "settings": [*settings, f"data.train={json.dumps(files)}"]}
+        for name, files in corpora.items()
+    }
+    name = "-".join(corpora)
+    values = {
+        "title": f"Training on {name}",
+        "output": str(out / name),
+        "jobs": str(out / "jobs"),
+        "tasks": tasks,
+        "systems": systems,
+    }
+    write_atomically(out / f"{name}.yaml", dump_yaml(values))
+    run("experiment", out / f"{name}.yaml", "--devices", devices)
+
+
+def scores(out: Path) -> dict[str, dict[str, float]]:
+    """BLEU of every system by test set."""
+    found = {}
+    for path in sorted((out / "jobs").glob("*/result.json")):
+        result = json.loads(path.read_text())
+        if result["kind"] == "system":
+            found[f"{result['task']}, {result['system']}"] = {
+                name: one["bleu"] for name, one in result["scores"].items()
+            }
+    return found
+
+
+def table(found: dict) -> str:
+    names = list(found["signals"])
+    lines = ["| AUC (recall) | pairs | " + " | ".join(names) + " |", "|---|--:|" + "--:|" * len(names)]
+    for kind in [*KINDS, "all"]:
+        cells = [
+            f"{one['auc']:.3f} ({one['recall']:.0%})" if (one := found["signals"][name].get(kind)) else "–"
+            for name in names
+        ]
+        lines.append(f"| {kind} | {found['pairs'][kind]:,} | " + " | ".join(cells) + " |")
+    precision = [f"{found['signals'][name]['all']['precision']:.0%}" for name in names]
+    lines += ["| precision | | " + " | ".join(precision) + " |", ""]
+    sets = list(next(iter(found["bleu"].values()), {}))
+    lines += [
+        "| trained on, with | " + " | ".join(f"BLEU {name}" for name in sets) + " |",
+        "|---|" + "--:|" * len(sets),
+    ]
+    for system, own in found["bleu"].items():
+        lines.append(f"| {system} | " + " | ".join(f"{own[name]:.2f}" for name in sets) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_file")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--share", type=float, default=0.3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--devices", default="auto")
+    parser.add_argument("--no-training", action="store_true", help="only find the bad pairs")
+    options = parser.parse_intermixed_args()
+    config = read_run_file(options.run_file, options.settings)
+    pairs, truth = spoil(list(read_pairs(config.data.train, Counter())), options.share, options.seed)
+    bad = np.array([bool(kind) for kind in truth])
+    say(f"{int(bad.sum()):,} of {len(pairs):,} pairs were spoilt")
+    out = options.out
+    corpora = {"dirty": write_pairs(out, "dirty", pairs)}
+    write_atomically(out / "truth.txt", "".join(kind + "\n" for kind in truth))
+    ce, both = {"ce": {"objective": "ce"}}, {"ce": {"objective": "ce"}, "cbmi": {"objective": "cbmi"}}
+    experiment(out, options.run_file, options.settings, corpora, both, options.devices)
+    records_file = out / "scores.jsonl"
+    run(
+        "score",
+        out / "jobs" / "dirty-1-start" / "run",
+        "--source",
+        corpora["dirty"][0],
+        "--target",
+        corpora["dirty"][1],
+        "-o",
+        records_file,
+    )
+    with open(records_file, encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    values = signals(pairs, records, options.seed)
+    counts = {name: truth.count(name) for name in KINDS} | {"all": int(bad.sum())}
+    found = {
+        "pairs": counts,
+        "signals": {name: quality(own, truth) for name, own in values.items()},
+        "bleu": scores(out),
+    }
+    write_atomically(out / "filtering.json", to_json(found))
+    if not options.no_training:
+        kept = {"good": ~bad} | {name: keep_best(own, int((~bad).sum())) for name, own in values.items()}
+        corpora = {
+            name.lower().replace(" ", "-"): write_pairs(
+                out, name.replace(" ", "-"), [p for p, keep in zip(pairs, own, strict=True) if keep]
+            )
+            for name, own in kept.items()
+        }
+        experiment(out, options.run_file, options.settings, corpora, ce, options.devices)
+        found["bleu"] = scores(out)
+        write_atomically(out / "filtering.json", to_json(found))
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

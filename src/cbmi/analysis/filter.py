@@ -1,0 +1,228 @@
+"""`cbmi filter`: a parallel corpus parted by sentence CBMI into what to keep and what to drop.
+
+The corpus is read as a stream, twice: first it is scored, chunk by chunk, each chunk's scores a file of their own, so
+that the work can be interrupted and shared; then, with the threshold known, its lines are written where they belong.
+The scores stay in PREFIX.scores: another threshold costs no more scoring.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from cbmi.analysis.filter_page import QUANTILES, write_filter_page
+from cbmi.analysis.score import WINDOW, Scorer
+from cbmi.data.text import count_lines, open_bytes, read_pairs, report_repaired
+from cbmi.errors import UserError
+from cbmi.files import atomic_file, read_json, sha256, to_json, try_lock, write_atomically
+from cbmi.progress import bar, say
+from cbmi.training import checkpoint as store
+from cbmi.training.trained import Trained
+from cbmi.training.world import World
+
+SAMPLES = 6  # pairs shown at each quantile
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to keep: a share of the pairs, or those of at least a score; neither: only look."""
+
+    keep: float | None = None
+    minimum: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and self.minimum is not None:
+            raise UserError("filter: say either --keep SHARE or --min SCORE, not both.")
+        if self.keep is not None and not 0 < self.keep <= 1:
+            raise UserError(f"--keep: {self.keep:g} should be a share above 0 and at most 1, such as 0.9.")
+
+    def kept(self, scores: np.ndarray, empty: np.ndarray) -> np.ndarray:
+        """(pairs,) whether each is kept. Pairs with an empty side go first; of equal scores the later go first."""
+        if self.minimum is not None:
+            return (scores >= self.minimum) & ~empty
+        count = round(self.keep * len(scores))
+        order = np.lexsort((np.arange(len(scores)), -scores, empty))  # the last key counts most
+        kept = np.zeros(len(scores), bool)
+        kept[order[:count]] = True
+        return kept & ~empty
+
+
+def filter_corpus(
+    model: Trained, files: Sequence[str], choice: Choice, prefix: Path, world: World
+) -> dict[str, int] | None:
+    """Score a corpus, part it, and write the page; gives how many pairs were kept and dropped (None: not asked)."""
+    scores = Scores(Path(f"{prefix}.scores"), model, files)
+    scores.check()
+    with scores.lock() if world.first else nullcontext():
+        if world.first:
+            scores.claim()
+        world.barrier()
+        scores.complete(world)
+        world.barrier()
+        if not world.first:
+            return None
+        values, empty = scores.read()
+        kept = None
+        if choice.keep is not None or choice.minimum is not None:
+            kept = choice.kept(values, empty)
+            _write(files, values, kept, prefix, _sides(model))
+        _write_page(model, files, values, kept, prefix)
+    return _say(values, empty, kept, prefix, _sides(model))
+
+
+class Scores:
+    """Sentence CBMI of every pair of a corpus, in chunks of `WINDOW` pairs."""
+
+    def __init__(self, folder: Path, model: Trained, files: Sequence[str]) -> None:
+        self.folder, self.files = folder, list(files)
+        self.plan_file = folder / "plan.json"
+        self.model = model
+
+    def check(self) -> None:
+        """Refuse files that cannot be read or are not aligned, before hours are spent on them."""
+        lines = []
+        for file in self.files:
+            open_bytes(file).close()
+            lines.append(count_lines(file))
+        if lines[0] != lines[1]:
+            for _ in read_pairs(self.files, Counter()):
+                pass  # which says what is wrong
+        if not lines[0]:
+            raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
+        self.lines = lines[0]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        descriptor = try_lock(self.folder / ".lock")
+        if descriptor is None:
+            raise UserError(f"{self.folder} is in use by another process; wait for it or stop it.")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def claim(self) -> None:
+        """Make the folder that of this corpus and model; refuse if it is another's."""
+        files = [sha256(Path(file)) for file in self.files]
+        sums = read_json(self.model.folder / "manifest.json")
+        weights = [sums.get(f"{name}.safetensors") for name in (store.TRANSLATOR, store.LANGUAGE_MODEL)]
+        plan = {"corpus": files, "weights": weights, "window": WINDOW}
+        if not self.plan_file.exists():
+            write_atomically(self.plan_file, to_json(plan))
+        elif read_json(self.plan_file) != plan:
+            raise UserError(
+                f"{self.folder} holds the scores of another corpus or another model: choose another -o, or delete it."
+            )
+
+    def chunk(self, number: int) -> Path:
+        return self.folder / f"{number:07}.npy"
+
+    def complete(self, world: World) -> None:
+        """Score the chunks that are missing; of several processes each takes its share."""
+        sizes = {n: min(WINDOW, self.lines - n * WINDOW) for n in range(-(-self.lines // WINDOW))}
+        missing = [number for number in sizes if not self.chunk(number).exists()]
+        world.barrier()  # all have looked before the first writes
+        if not missing:
+            return
+        if len(missing) < len(sizes) and world.first:
+            say(f"{self.lines - sum(sizes[n] for n in missing):,} of {self.lines:,} pairs have been scored before.")
+        mine = set(missing[world.rank :: world.size])
+        scorer, counts = Scorer(self.model), Counter()
+        with bar("Scoring", sum(sizes[n] for n in mine), "pairs", quiet=not world.first) as progress:
+            for number, pairs in enumerate(_windows(read_pairs(self.files, counts))):
+                if number in mine:
+                    self._score(scorer, number, pairs, progress)
+        self.model.report_truncated()
+        if world.first:
+            report_repaired(counts)
+
+    def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress) -> None:
+        rows = np.empty((len(pairs), 2))
+        rows[:, 0] = scorer.sentence_cbmi(pairs, progress.advance)
+        rows[:, 1] = [not (source.strip() and target.strip()) for source, target in pairs]
+        with atomic_file(self.chunk(number)) as temporary, open(temporary, "wb") as file:
+            np.save(file, rows, allow_pickle=False)
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """(pairs,) scores, and whether a side is empty."""
+        chunks = sorted(self.folder.glob("*.npy"))
+        values, empty = np.concatenate([np.load(path, allow_pickle=False) for path in chunks]).T
+        return values, empty.astype(bool)
+
+
+def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    while window := list(islice(pairs, WINDOW)):
+        yield window
+
+
+def _sides(model: Trained) -> tuple[str, str]:
+    """The ends of the files' names."""
+    languages = (model.config.data.source, model.config.data.target)
+    return languages if languages[0] != languages[1] else ("source", "target")
+
+
+def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: Path, sides: tuple[str, str]) -> None:
+    """PREFIX.kept.* and PREFIX.dropped.*: both sides and the scores; all of them appear when all are complete."""
+    ends = (*sides, "scores")
+    with ExitStack() as stack:
+        names = {(part, end): Path(f"{prefix}.{part}.{end}") for part in ("kept", "dropped") for end in ends}
+        places = {key: stack.enter_context(atomic_file(path)) for key, path in names.items()}
+        streams = {key: open(path, "w", encoding="utf-8", newline="\n") for key, path in places.items()}
+        with bar("Writing", len(scores), "pairs") as progress:
+            pairs = zip(read_pairs(files, Counter()), scores.tolist(), kept.tolist(), strict=True)
+            for number, (pair, score, keep) in enumerate(pairs, start=1):
+                part = "kept" if keep else "dropped"
+                for end, text in zip(ends, (*pair, f"{score:.6f}"), strict=True):
+                    streams[part, end].write(text + "\n")
+                if number % WINDOW == 0:
+                    progress.advance(WINDOW)
+        for stream in streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.close()
+
+
+def _write_page(
+    model: Trained, files: Sequence[str], scores: np.ndarray, kept: np.ndarray | None, prefix: Path
+) -> None:
+    order = np.argsort(scores, kind="stable")
+    wanted = {quantile: _around(order, quantile) for quantile in QUANTILES}
+    places = {int(place) for group in wanted.values() for place in group}
+    pairs = {n: pair for n, pair in enumerate(read_pairs(files, Counter())) if n in places}
+    records = dict(zip(pairs, Scorer(model).score(list(pairs.values())), strict=True))
+    samples = {
+        quantile: [(int(place) + 1, records[int(place)]) for place in group] for quantile, group in wanted.items()
+    }
+    threshold = float(scores[kept].min()) if kept is not None and kept.any() else None
+    write_filter_page(Path(f"{prefix}.html"), list(files), scores, threshold, kept, samples)
+
+
+def _around(order: np.ndarray, quantile: float) -> np.ndarray:
+    """Places of a few pairs at a quantile of the scores."""
+    middle = round(quantile * (len(order) - 1))
+    first = max(0, min(middle - SAMPLES // 2, len(order) - SAMPLES))
+    return order[first : first + SAMPLES]
+
+
+def _say(
+    scores: np.ndarray, empty: np.ndarray, kept: np.ndarray | None, prefix: Path, sides: tuple[str, str]
+) -> dict[str, int] | None:
+    if empty.any():
+        say(f"{int(empty.sum()):,} pairs have an empty side{'' if kept is None else ' and were dropped'}.")
+    if kept is None:
+        say(f"{len(scores):,} pairs scored. Look at {prefix}.html, then say --keep SHARE or --min SCORE.")
+        return None
+    counts = {"kept": int(kept.sum()), "dropped": int((~kept).sum())}
+    share = counts["kept"] / len(scores)
+    lowest = f", CBMI {scores[kept].min():.3f} or more" if kept.any() else ""
+    say(f"Kept {counts['kept']:,} of {len(scores):,} pairs ({share:.1%}{lowest}), dropped {counts['dropped']:,}.")
+    say(f"{prefix}.kept.{{{sides[0]},{sides[1]},scores}}, {prefix}.dropped.{{…}}, {prefix}.html")
+    return counts

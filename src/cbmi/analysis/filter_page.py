@@ -1,0 +1,115 @@
+"""The page on which one chooses a threshold: a histogram of sentence CBMI, what each share keeps, and samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cbmi.analysis.drawing import BLUE, GREY, ORANGE, data_address, drawn, plotting
+from cbmi.analysis.heatmap import FACTORS, cells, number_text
+from cbmi.analysis.pages import render_page
+from cbmi.files import write_atomically
+
+QUANTILES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+SHARES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+BINS = 80
+Samples = dict[float, list[tuple[int, dict[str, Any]]]]  # by quantile: line numbers and records
+
+
+def write_filter_page(
+    path: Path,
+    files: list[str],
+    scores: np.ndarray,
+    threshold: float | None,
+    kept: np.ndarray | None,
+    samples: Samples,
+) -> None:
+    """PATH and beside it its histogram as CSV, SVG and PNG."""
+    counts, edges = histogram(scores)
+    picture = _histogram_figure(counts, edges, threshold)
+    table = [(share, *_at(scores, share)) for share in SHARES if _at(scores, share)[0]]
+    groups = [
+        {
+            "name": _name(quantile),
+            "score": float(np.quantile(scores, quantile)),
+            "pairs": [_shown(line, record, kept) for line, record in group],
+        }
+        for quantile, group in samples.items()
+    ]
+    view = {
+        "files": files,
+        "pairs": len(scores),
+        "kept": None if kept is None else int(kept.sum()),
+        "threshold": threshold,
+        "histogram": data_address(picture[0]),
+        "table": table,
+        "groups": groups,
+        "factors": FACTORS,
+    }
+    rows = [f"{low:.6f},{high:.6f},{count}\n" for low, high, count in zip(edges, edges[1:], counts, strict=False)]
+    stem = path.with_suffix("")
+    write_atomically(Path(f"{stem}.histogram.csv"), "from,to,pairs\n" + "".join(rows))
+    for end, content in zip(("svg", "png"), picture, strict=True):
+        write_atomically(Path(f"{stem}.histogram.{end}"), content)
+    write_atomically(path, render_page("cbmi.analysis", "filter.html.jinja", view, number=number_text))
+
+
+def histogram(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and edges of the bins; what lies far outside is in the first and last."""
+    low, high = np.quantile(scores, [0.0005, 0.9995])
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BINS + 1)
+    counts, _ = np.histogram(np.clip(scores, low, high), edges)
+    edges[0], edges[-1] = min(edges[0], scores.min()), max(edges[-1], scores.max())
+    return counts, edges
+
+
+def _histogram_figure(counts: np.ndarray, edges: np.ndarray, threshold: float | None) -> tuple[bytes, bytes]:
+    inner = np.concatenate([edges[1:2] - (edges[2] - edges[1]), edges[1:-1], edges[-2:-1] + (edges[2] - edges[1])])
+    with plotting() as pyplot:
+        figure, axis = pyplot.subplots(figsize=(8.6, 2.9), layout="constrained")
+        dropped = (inner[:-1] + inner[1:]) / 2 < (threshold if threshold is not None else -np.inf)
+        colors = np.where(dropped, ORANGE, BLUE)
+        axis.bar(inner[:-1], np.maximum(counts, 0), np.diff(inner), align="edge", color=colors, linewidth=0)
+        if threshold is not None:
+            axis.axvline(threshold, color="#1b2027", linewidth=1)
+            axis.annotate(
+                f"{threshold:.2f} ",
+                (threshold, 1),
+                (-3, -9),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                ha="right",
+                fontsize=9,
+            )
+        axis.set_yscale("symlog", linthresh=10)
+        axis.set_ylim(bottom=0)
+        axis.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
+        axis.set(xlabel="sentence CBMI, nats a token", ylabel="pairs (logarithmic)")
+        return drawn(figure)
+
+
+def _at(scores: np.ndarray, share: float) -> tuple[int, float]:
+    """How many pairs a share is, and the lowest score among as many of the best."""
+    count = round(share * len(scores))
+    return count, float(np.partition(scores, len(scores) - count)[len(scores) - count]) if count else 0.0
+
+
+def _shown(line: int, record: dict[str, Any], kept: np.ndarray | None) -> dict[str, Any]:
+    words, _ = cells(record)
+    return {
+        "line": line,
+        "source": record["source"],
+        "words": words,
+        "cbmi": record["sentence_cbmi"],
+        "dropped": kept is not None and not kept[line - 1],
+    }
+
+
+def _name(quantile: float) -> str:
+    if quantile in (0.0, 1.0):
+        return "The lowest" if quantile == 0.0 else "The highest"
+    return f"At {100 * quantile:g} %"

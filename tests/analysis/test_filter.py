@@ -1,0 +1,171 @@
+"""Filtering: kept and dropped are the corpus, in order; scores are those of `cbmi score`; no work is lost."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tasks import WORDS, cbmi, environment, refused
+
+from cbmi.analysis import filter as filtering
+from cbmi.analysis import score as scoring
+from cbmi.analysis.filter import Choice
+from cbmi.errors import UserError
+
+ENDS = ("xx", "yy", "scores")
+
+
+def write_pairs(folder, count, seed=5):
+    """A corpus in which some pairs do not belong together, some sides are empty, and one holds a tag."""
+    draw = random.Random(seed)
+    sources = [" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(count)]
+    targets = [line if draw.random() < 0.8 else " ".join(draw.choices(WORDS, k=3)) for line in sources]
+    targets[3], sources[4], sources[5] = "", " ", "<script>alert(1)</script>"
+    files = [folder / "pairs.src", folder / "pairs.tgt"]
+    for path, lines in zip(files, (sources, targets), strict=True):
+        path.write_text("".join(line + "\n" for line in lines))
+    return list(zip(sources, targets, strict=True)), files
+
+
+def arguments(run, files, prefix):
+    return ["filter", run / "run", "--source", files[0], "--target", files[1], "-o", prefix]
+
+
+def parts(prefix):
+    """(source, target, score) of what was kept and of what was dropped."""
+    read = {}
+    for part in ("kept", "dropped"):
+        columns = [prefix.with_name(f"{prefix.name}.{part}.{end}").read_text().splitlines() for end in ENDS]
+        read[part] = list(zip(*columns, strict=True))
+    return read
+
+
+def test_nothing_is_lost_and_scores_are_those_of_score(small_run, tmp_path, monkeypatch):
+    for module in (filtering, scoring):
+        monkeypatch.setattr(module, "WINDOW", 16)  # several chunks
+    pairs, files = write_pairs(tmp_path, 75)
+    prefix = tmp_path / "out" / "clean"
+    result = cbmi(*arguments(small_run, files, prefix), "--keep", "0.6")
+    assert result.returncode == 0, result.stderr.decode()
+    read = parts(prefix)
+    assert [len(read[part]) for part in ("kept", "dropped")] == [45, 30]
+    scored = cbmi("score", small_run / "run", "--source", files[0], "--target", files[1])
+    records = [json.loads(line) for line in scored.stdout.decode().splitlines()]
+    expected = [(*pair, f"{record['sentence_cbmi']:.6f}") for pair, record in zip(pairs, records, strict=True)]
+    kept, dropped = iter(read["kept"]), iter(read["dropped"])
+    waiting = {"kept": next(kept), "dropped": next(dropped)}
+    streams = {"kept": kept, "dropped": dropped}
+    for row in expected:  # both parts hold their pairs in the corpus's order
+        part = next(part for part, first in waiting.items() if first == row)
+        waiting[part] = next(streams[part], None)
+    assert waiting == {"kept": None, "dropped": None}
+    assert expected[3] in read["dropped"]
+    assert expected[4] in read["dropped"]  # an empty side is never kept
+    lowest = min(float(row[2]) for row in read["kept"])
+    assert all(float(row[2]) <= lowest or not (row[0].strip() and row[1]) for row in read["dropped"])
+    assert "2 pairs have an empty side" in result.stderr.decode()
+
+
+def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
+    _, files = write_pairs(tmp_path, 40)
+    prefix = tmp_path / "x"
+    first = cbmi(*arguments(small_run, files, prefix))
+    assert "40 pairs scored" in first.stderr.decode()
+    page = (tmp_path / "x.html").read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert not list(tmp_path.glob("x.kept*"))
+    rows = [line.split(",") for line in (tmp_path / "x.histogram.csv").read_text().splitlines()[1:]]
+    assert sum(int(count) for *_, count in rows) == 40
+    monkeypatch.setattr(scoring.Scorer, "sentence_cbmi", None)  # must not be needed
+    result = cbmi(*arguments(small_run, files, prefix), "--min", "0")
+    assert result.returncode == 0, result.stderr.decode()
+    read = parts(prefix)
+    assert len(read["kept"]) + len(read["dropped"]) == 40
+    assert all(float(row[2]) >= 0 for row in read["kept"])
+    assert all(float(row[2]) < 0 or not (row[0].strip() and row[1]) for row in read["dropped"])
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30), st.floats(0.01, 1.0))
+def test_the_share_is_exact(rows, share):
+    scores, empty = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows])
+    kept = Choice(keep=share).kept(scores, empty)
+    assert kept.sum() == min(round(share * len(rows)), (~empty).sum())
+    assert not (kept & empty).any()
+    for place in np.flatnonzero(kept):
+        better = (scores > scores[place]) & ~empty
+        assert kept[better].all()  # nothing better was dropped
+        assert kept[:place][(scores[:place] == scores[place]) & ~empty[:place]].all()  # of equals, the first
+
+
+def test_choices():
+    for wrong in ({"keep": 0.5, "minimum": 1.0}, {"keep": 0.0}, {"keep": 1.5}, {"keep": float("nan")}):
+        with pytest.raises(UserError):
+            Choice(**wrong)
+
+
+@pytest.fixture(scope="module")
+def large(small_run, tmp_path_factory):
+    """A corpus of three chunks, and what an undisturbed process makes of it."""
+    folder = tmp_path_factory.mktemp("large")
+    _, files = write_pairs(folder, 25_000)
+    result = cbmi(*arguments(small_run, files, folder / "whole"), "--keep", "0.9")
+    assert result.returncode == 0, result.stderr.decode()
+    return files, {path.name.removeprefix("whole."): path.read_bytes() for path in folder.glob("whole.*.*")}
+
+
+def made(folder, name):
+    return {path.name.removeprefix(f"{name}."): path.read_bytes() for path in folder.glob(f"{name}.*.*")}
+
+
+@pytest.mark.timeout(240)
+def test_killed_and_gone_on_is_undisturbed(small_run, large, tmp_path):
+    files, whole = large
+    command = [*arguments(small_run, files, tmp_path / "cut"), "--keep", "0.9"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cbmi", *map(str, command)], env=environment(), stderr=subprocess.PIPE
+    )
+    while not list((tmp_path / "cut.scores").glob("*.npy")):
+        assert process.poll() is None, process.stderr.read().decode()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(tmp_path.glob("cut.kept*"))
+    result = cbmi(*command)
+    assert result.returncode == 0, result.stderr.decode()
+    assert "of 25,000 pairs have been scored before" in result.stderr.decode()
+    assert made(tmp_path, "cut") == whole
+
+
+@pytest.mark.timeout(240)
+def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
+    files, whole = large
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cbmi"]
+    command = [*launcher, *map(str, arguments(small_run, files, tmp_path / "two")), "--keep", "0.9"]
+    result = subprocess.run(command, capture_output=True, env=environment(), timeout=200)
+    assert result.returncode == 0, result.stderr.decode()
+    assert made(tmp_path, "two") == whole
+
+
+def test_bad_input_is_refused(small_run, tmp_path):
+    _, files = write_pairs(tmp_path, 20)
+    command = arguments(small_run, files, tmp_path / "x")
+    assert "either --keep SHARE or --min SCORE" in refused(*command, "--keep", "0.5", "--min", "1")
+    assert "--keep: 2 should be a share" in refused(*command, "--keep", "2")
+    (tmp_path / "short").write_text("a\n")
+    (tmp_path / "none").write_text("")
+    both = [tmp_path / "short", tmp_path / "none"]
+    assert "short has 1 lines" in refused(*arguments(small_run, [tmp_path / "short", files[1]], tmp_path / "x"))
+    assert "nothing to filter" in refused(*arguments(small_run, [both[1], both[1]], tmp_path / "x"))
+    assert "cannot be read" in refused(*arguments(small_run, [tmp_path / "missing", files[1]], tmp_path / "x"))
+    assert not list(tmp_path.glob("x.*"))
+    assert cbmi(*command).returncode == 0
+    files[0].write_text(files[0].read_text().upper())
+    assert "scores of another corpus" in refused(*command)

@@ -1,0 +1,66 @@
+"""The filtering benchmark's own arithmetic: what is spoilt is known, and signals are judged by it."""
+
+import importlib.util
+import random
+
+import numpy as np
+import pytest
+from tasks import ROOT
+
+from cbmi.data.demo import generate
+
+
+@pytest.fixture(scope="module")
+def filtering():
+    spec = importlib.util.spec_from_file_location("filtering", ROOT / "benchmarks" / "filtering.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return [(pair.source, pair.target) for pair in generate(600, seed=2)]
+
+
+def test_a_known_share_is_spoilt_in_equal_parts(filtering, pairs):
+    dirty, truth = filtering.spoil(pairs, 0.3, seed=1)
+    counts = [truth.count(name) for name in filtering.KINDS]
+    assert len(dirty) == len(pairs)
+    assert 170 <= sum(counts) <= 180  # a draw may come out as it was
+    assert max(counts) - min(counts) <= 4
+    for before, after, kind in zip(pairs, dirty, truth, strict=True):
+        assert after[0] == before[0]
+        assert (after == before) == (kind == "")
+        assert after[1]
+    assert (dirty, truth) == filtering.spoil(pairs, 0.3, seed=1)
+
+
+def test_the_ways_of_spoiling(filtering):
+    pair, other, draw = (
+        ("one two three four five", "eins zwei drei vier fünf"),
+        ("a b c d", "w x y z"),
+        random.Random(3),
+    )
+    made = {name: spoil(pair, other, draw) for name, spoil in filtering.KINDS.items()}
+    words = pair[1].split()
+    assert made["shuffled targets"] == "w x y z"
+    assert made["copied source"] == pair[0]
+    assert made["wrong language"] == "a b c d"
+    assert words[: len(made["truncated"].split())] == made["truncated"].split()
+    assert sorted(made["misordered words"].split()) == sorted(words)
+    assert 0 < len(made["under-translation"].split()) < len(words)
+    unspaced = filtering.truncated(("x", "我们喜欢看书"), other, draw)
+    assert "我们喜欢看书".startswith(unspaced)
+    assert len(unspaced) < 6
+
+
+def test_signals_are_judged_by_the_truth(filtering, pairs):
+    _, truth = filtering.spoil(pairs, 0.3, seed=1)
+    bad = np.array([bool(kind) for kind in truth])
+    perfect, blind = filtering.quality(-bad.astype(float), truth), filtering.quality(np.zeros(len(bad)), truth)
+    assert all(one["auc"] == one["recall"] == 1 for one in perfect.values())
+    assert perfect["all"]["precision"] == 1
+    assert all(one["auc"] == 0.5 for one in blind.values())
+    upside_down = filtering.quality(bad.astype(float), truth)
+    assert upside_down["all"] == {"auc": 0.0, "recall": 0.0, "precision": 0.0}
