@@ -44,6 +44,9 @@ class Vocabulary:
         """Text of ids; special pieces vanish, and a translation never breaks a line."""
         return self._processor.decode([int(i) for i in ids]).replace("\n", " ").replace("\r", " ")
 
+    def id_of(self, piece: str) -> int:
+        return self._processor.piece_to_id(piece)
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 

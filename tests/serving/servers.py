@@ -1,0 +1,55 @@
+"""Servers as people start them: processes of their own on a free port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tasks import environment
+
+
+@contextmanager
+def server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen, list[str]]]:
+    """The process of a command that serves, and the addresses that it has printed."""
+    command = [sys.executable, "-m", "cbmi", *map(str, arguments), "--port", "0"]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        said, addresses = [], []
+        while not (said and "Ctrl-C ends" in said[-1]):
+            line = process.stdout.readline()
+            assert line, "".join(said)
+            said.append(line)
+            addresses += re.findall(r"http://[\d.]+:\d+\S*", line)
+        yield process, addresses
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def ask(address: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    """Status and JSON (else text) of a GET, or of a POST where there is a body."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    try:
+        if body is None:
+            connection.request("GET", path, headers=headers or {})
+        else:
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request("POST", path, content, {"Content-Type": "application/json"} | (headers or {}))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        is_json = answer.headers.get_content_type() == "application/json"
+        return answer.status, json.loads(text) if is_json else text
+    finally:
+        connection.close()

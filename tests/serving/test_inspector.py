@@ -1,0 +1,182 @@
+"""`cbmi serve`: the API answers what the commands answer, together if need be, and nothing makes it stop."""
+
+import random
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+from servers import ask, server
+from tasks import cbmi, refused
+
+from cbmi.serving.batching import Batcher, Busy
+from cbmi.serving.inspector import openapi
+
+
+@pytest.fixture(scope="module")
+def address(small_run):
+    with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (_, addresses):
+        yield addresses[0]
+
+
+def test_translations_are_those_of_the_command(address, small_run, tmp_path):
+    lines = (small_run / "test.src").read_text().splitlines()[:5]
+    (tmp_path / "in").write_text("".join(line + "\n" for line in lines))
+    expected = cbmi("translate", small_run / "run", tmp_path / "in", "--nbest", "2").stdout.decode().splitlines()
+    status, answer = ask(address, "/translate", {"source": [*lines, ""], "nbest": 2})
+    assert status == 200
+    assert [one["target"] for several in answer["translations"] for one in several] == expected
+    assert answer["translations"][-1] == []  # nothing comes of nothing
+    best = answer["translations"][0][0]
+    assert "".join(" " * word["space"] + word["text"] for word in best["words"][:-1]) == best["target"]
+    assert best["words"][-1]["end"]
+
+
+def test_scores_are_those_of_the_command(address, small_run):
+    pairs = [("ba de", "ba de"), ("ba", "ki ki ki"), ("", "")]
+    status, answer = ask(address, "/score", {"pairs": [{"source": a, "target": b} for a, b in pairs]})
+    assert status == 200
+    for (_, target), scored in zip(pairs, answer["pairs"], strict=True):
+        assert scored["target"] == target
+        tokens = [word["cbmi"] for word in scored["words"]]
+        assert sum(tokens) == pytest.approx(sum(word["nmt"] - word["lm"] for word in scored["words"]), abs=1e-4)
+
+
+def test_two_hundred_at_once_and_each_gets_its_own(address):
+    alone = {n: ask(address, "/translate", {"source": [f"ba de {'ki ' * n}"]})[1] for n in range(8)}
+
+    def one(number):
+        kind = number % 2
+        if kind:
+            target = f"word{number}"
+            status, answer = ask(address, "/score", {"pairs": [{"source": "ba", "target": target}]})
+            return status == 200 and answer["pairs"][0]["target"] == target
+        status, answer = ask(address, "/translate", {"source": [f"ba de {'ki ' * (number % 8)}"]})
+        expected = alone[number % 8]["translations"][0][0]["target"]
+        return status == 200 and answer["translations"][0][0]["target"] == expected
+
+    with ThreadPoolExecutor(200) as pool:
+        assert all(pool.map(one, range(200)))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("/translate", b"{", 400, "not valid JSON"),
+        ("/translate", b"\xff\xfe", 400, "not valid JSON"),
+        ("/translate", b"[" * 100_000, 400, "not valid JSON"),
+        ("/translate", {}, 422, "source: Field required"),
+        ("/translate", {"source": []}, 422, "source: "),
+        ("/translate", {"source": ["x"] * 65}, 422, "source: "),
+        ("/translate", {"source": ["x" * 5001]}, 422, "source.0: "),
+        ("/translate", {"source": "x"}, 422, "source: "),
+        ("/translate", {"source": ["\ud800"]}, 422, "source.0: "),
+        ("/translate", {"source": ["x"], "beam": 99}, 422, "beam: "),
+        ("/translate", {"source": ["x"], "beam": 2, "nbest": 3}, 422, "nbest: 3 is more than the beam"),
+        ("/translate", b'{"source": ["x"], "length_penalty": NaN}', 422, "length_penalty: "),
+        ("/translate", {"source": ["x"], "unknown": 1}, 422, "unknown: "),
+        ("/score", {"pairs": [{"source": "x"}]}, 422, "pairs.0.target: "),
+        ("/score", b" " * 300_000, 413, "over 262,144 bytes"),
+    ],
+)
+def test_bad_requests_get_a_sentence(address, path, body, status, says):
+    assert ask(address, path, body)[0] == status
+    assert says in ask(address, path, body)[1]["error"]
+
+
+def test_other_ways_to_be_wrong(address):
+    assert ask(address, "/score", {"pairs": []}, {"Content-Type": "text/plain"})[0] == 415
+    assert ask(address, "/translate")[0] == 405
+    assert ask(address, "/../../etc/passwd")[0] == 404
+    assert ask(address, "/", headers={"Host": "elsewhere.example"})[0] == 421  # another site that points here
+    assert ask(address, "/health") == (200, {"status": "ready", "source": "xx", "target": "yy"})
+
+
+def test_odd_text_is_only_text(address):
+    odd = ["\0", "<script>alert(1)</script>", "😀" * 50, "\u202e\u200b", "a\nb\tc", "x" * 5000, "   "]
+    status, answer = ask(address, "/translate", {"source": odd})
+    assert status == 200
+    assert len(answer["translations"]) == len(odd)
+    status, _ = ask(address, "/score", {"pairs": [{"source": text, "target": text} for text in odd]})
+    assert status == 200
+
+
+@pytest.mark.timeout(180)
+def test_ten_thousand_malformed_requests(address):
+    """Noise, halves of requests, connections that break off: the server goes on answering."""
+    where = urlsplit(address)
+    head = b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    kinds = [
+        lambda draw: draw.randbytes(draw.randint(1, 300)),
+        lambda draw: b"GET " + bytes(draw.choices(b"/.%%2e\\", k=40)) + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        lambda draw: head + b"Content-Length: 50\r\n\r\n{",
+        lambda draw: head + b"Content-Length: -5\r\n\r\n",
+        lambda draw: head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        lambda draw: b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: y\r\n" * 50,
+        lambda draw: head + b"Content-Length: 20\r\n\r\n" + draw.randbytes(20),
+    ]
+
+    def burst(seed):
+        draw = random.Random(seed)
+        for _ in range(500):
+            with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+                connection.sendall(draw.choice(kinds)(draw))
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(burst, range(20)))
+    assert ask(address, "/translate", {"source": ["ba de"]})[0] == 200
+
+
+def test_the_pages_stand_alone(address):
+    for path in ("/", "/docs"):
+        status, page = ask(address, path)
+        assert status == 200
+        assert "https://" not in page
+        assert 'src="' not in page
+    assert ask(address, "/openapi.json")[1] == openapi()
+    for way in openapi()["paths"].values():
+        for method in way.values():
+            assert method["summary"]
+
+
+def test_ports_and_runs_are_checked(address, small_run, tmp_path):
+    port = urlsplit(address).port
+    assert "cannot be served on" in refused("serve", small_run / "run", "--port", str(port), "--no-open")
+    assert "no such run" in refused("serve", tmp_path / "none", "--no-open")
+
+
+def test_without_the_extra(small_run, monkeypatch):
+    for name in [
+        name for name in sys.modules if name.split(".")[0] == "starlette" or name.startswith("cbmi.serving")
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert "cbmi[serve]" in refused("serve", small_run / "run", "--no-open")
+
+
+def test_what_waits_has_an_end_and_errors_stay_where_they_belong():
+    import asyncio
+
+    def compute(key, things):
+        if key == "bad":
+            raise ValueError("no")
+        return [thing + 1 for thing in things]
+
+    batcher = Batcher(compute)
+
+    async def all_of_it():
+        with pytest.raises(Busy):
+            await batcher.submit("good", [0] * 5000)
+        results = await asyncio.gather(
+            batcher.submit("good", [1, 2]),
+            batcher.submit("bad", [1]),
+            batcher.submit("good", [3]),
+            return_exceptions=True,
+        )
+        assert results[0] == [2, 3]
+        assert isinstance(results[1], ValueError)
+        assert results[2] == [4]
+
+    asyncio.run(all_of_it())
+    batcher.stop()
