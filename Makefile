@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint format bench clean
+.PHONY: setup demo test test-browser lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -22,6 +22,15 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The pages in a real browser; it is installed where there is none.
+test-browser: setup
+	$(BIN)/pip install --quiet -r requirements-browser.lock
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	  { command -v apt-get && $$(command -v sudo) apt-get update -qq && \
+	    $$(command -v sudo) apt-get install -y -qq --no-install-recommends chromium; } || \
+	  $(BIN)/playwright install chromium
+	CBMI_BROWSER=required $(BIN)/pytest tests/browser
 
 lint: setup
 	$(BIN)/ruff check .

@@ -71,9 +71,11 @@ def test_the_commands_of_the_readme(tmp_path):
         result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=200)
         assert result.returncode == 0, (command, result.stderr.decode())
         ran += 1
-    assert ran == 6
+    assert ran == 8
     assert len((tmp_path / "test.out").read_text().splitlines()) == 15
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 150
+    assert (tmp_path / "page.html").read_text().count("<article") == 15
+    assert len((tmp_path / "clean.kept.en").read_text().splitlines()) == 135
 
 
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes").glob("*.yaml")))

@@ -1,0 +1,39 @@
+"""Commands: parse, call one function, print. A mistake of the user's ends in one sentence and status 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cbmi.cli import training  # noqa: F401
+
+# isort: split
+# The order in which `cbmi --help` lists the commands.
+from cbmi.cli import analysis, experiments, humaneval  # noqa: F401
+from cbmi.cli.app import app
+from cbmi.errors import UserError
+
+
+def main() -> None:
+    """The command line's entry."""
+    try:
+        app(prog_name="cbmi")
+    except SystemExit as end:
+        _leave(end.code)
+    except UserError as error:
+        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+            print(f"cbmi: {error}", file=sys.stderr)
+        _leave(2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no more to say
+        _leave(141)
+
+
+def _leave(status: int | str | None) -> None:
+    """End the process. One of torchrun's ends at once: everything is on disk, and PyTorch's threads sometimes
+    abort a process that takes itself apart in the usual way ("terminate called without an active exception")."""
+    if isinstance(status, int | None) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status or 0)
+    sys.exit(status)

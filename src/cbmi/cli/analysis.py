@@ -1,0 +1,184 @@
+"""Commands that use a model: translate, score, look at it, filter a corpus with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbmi.cli.app import (
+    Beam,
+    Checkpoint,
+    Device,
+    Host,
+    LengthPenalty,
+    Output,
+    Port,
+    RunFolder,
+    app,
+    check_output,
+    writer,
+)
+from cbmi.errors import UserError
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if left out.")
+    ] = "-",
+    output: Output = None,
+    beam: Beam = 4,
+    length_penalty: LengthPenalty = 0.6,
+    nbest: Annotated[int, typer.Option(min=1, help="Translations a line, each on a line of its own.")] = 1,
+    scores: Annotated[bool, typer.Option("--scores", help="Put score and log-probability before each.")] = False,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Translate text, line by line."""
+    from cbmi.analysis.translate import translate_lines
+    from cbmi.training.trained import Trained
+
+    with writer(output) as out:
+        model = Trained(run, checkpoint, device)
+        translate_lines(model, file, out, beam, length_penalty, nbest, scores)
+
+
+@app.command()
+def evaluate(
+    systems: Annotated[list[str], typer.Argument(metavar="SYSTEM...", help="Translations, one a line.")],
+    reference: Annotated[str, typer.Option(metavar="REF", help="The reference translation.")],
+    multi_bleu: Annotated[bool, typer.Option("--multi-bleu", help="Also BLEU as multi-bleu.perl gives it.")] = False,
+    tokenize: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="For --multi-bleu: tokenise as Moses does.")
+    ] = None,
+    split_compounds: Annotated[
+        bool, typer.Option("--split-compounds", help="For --multi-bleu: split words at hyphens.")
+    ] = False,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Resamplings; 0: no intervals, no test.")] = 1000,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """BLEU, chrF and TER with intervals; with several systems, paired bootstrap against the first."""
+    from cbmi.analysis.evaluate import evaluate_files
+
+    settings = {"multi_bleu": multi_bleu, "tokenize": tokenize, "split_compounds": split_compounds}
+    print(evaluate_files(reference, systems, json=json, bootstrap=bootstrap, **settings))
+
+
+@app.command()
+def score(
+    run: RunFolder,
+    source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
+    target: Annotated[str, typer.Option(metavar="FILE", help="Their translations.")],
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Say, token by token, how much a translation depends on its source (JSON, one pair a line)."""
+    import tempfile
+
+    from cbmi.analysis.score import score_files
+    from cbmi.training.trained import Trained
+
+    with writer(output) as out, tempfile.TemporaryDirectory() as folder:
+        model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
+        score_files(model, (source, target), out, Path(folder) / "records")
+
+
+@app.command()
+def inspect(
+    run: RunFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page.")],
+    source: Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    sentence: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="SOURCE TARGET", help="One pair, instead of files.")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="RUN2", help="Another run, to be shown beside the first.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Also figures for papers, here.")] = None,
+    pair: Annotated[int | None, typer.Option(min=1, metavar="N", help="The pair whose figure is drawn.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Pairs that are shown at most.")] = 2000,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Show pairs word by word, coloured by CBMI: a page that stands alone, and figures."""
+    from cbmi.analysis.inspect import inspect_pairs, read_some
+
+    if bool(sentence) == bool(source and target) or bool(source) != bool(target):
+        raise UserError("inspect: say either --source FILE --target FILE or --sentence SOURCE TARGET.")
+    check_output(output)
+    pairs = [sentence] if sentence else read_some((source, target), limit)
+    from cbmi.training.trained import Trained
+
+    runs = [(run, checkpoint)] + ([(compare, None)] if compare else [])
+    models = [Trained(folder, name, device, precision="fp32") for folder, name in runs]
+    inspect_pairs(models, pairs, output, figures, pair)
+
+
+@app.command("filter")
+def filter_(
+    run: RunFolder,
+    source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
+    target: Annotated[str, typer.Option(metavar="FILE", help="Their translations.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="PREFIX", help="What all files' names begin with.")
+    ],
+    keep: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Keep this share of the pairs, e.g. 0.9.")
+    ] = None,
+    minimum: Annotated[
+        float | None, typer.Option("--min", metavar="SCORE", help="Keep pairs of at least this sentence CBMI.")
+    ] = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Part a parallel corpus by sentence CBMI; with neither --keep nor --min, only score it and show samples."""
+    from cbmi.analysis.filter import Choice, filter_corpus
+    from cbmi.training.trained import Trained
+    from cbmi.training.world import join_world
+
+    choice = Choice(keep, minimum)
+    with join_world(device) as world:
+        model = Trained(run, checkpoint, str(world.device), precision="fp32")
+        filter_corpus(model, (source, target), choice, output, world)
+
+
+@app.command()
+def serve(
+    run: RunFolder,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Translate on a local page, see what each word owes to the source, edit and see it change; with an HTTP API."""
+    from cbmi.serving.inspector import serve_inspector
+    from cbmi.training.trained import Trained
+
+    serve_inspector(Trained(run, checkpoint, device), host, port, show)
+
+
+@app.command("prior-accuracy")
+def prior_accuracy(
+    run: RunFolder,
+    source: Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences; else validation's.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Say which prior guesses tokens best, by their CBMI: the language model's, the translator's, or CBMI's."""
+    from cbmi.analysis.prior_accuracy import pairs_of, prior_accuracy, table
+    from cbmi.files import to_json
+    from cbmi.training.trained import Trained
+
+    with writer(output) as out:
+        model = Trained(run, checkpoint, device, precision="fp32")
+        accuracy = prior_accuracy(model, pairs_of(model, source, target))
+        out.write(to_json(accuracy) if json else table(accuracy) + "\n")

@@ -1,0 +1,90 @@
+"""The program, and what its commands share: arguments of the same meaning, where results are written."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from cbmi.errors import UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train better translation models by deciding, token by token, how much each training token should count.",
+)
+
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Checkpoint = Annotated[
+    str | None, typer.Option(help="A folder of RUN/checkpoints to use instead of the best.", metavar="NAME")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")]
+Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
+Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
+LengthPenalty = Annotated[float, typer.Option(min=0, help="Scores are divided by length to this power.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from cbmi import __version__
+
+        print(f"cbmi {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What holds for every command; the help text of the program stands above."""
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Training that SIGTERM stopped has done what it was told: status 0. After Ctrl-C a script should not go on."""
+    from cbmi.training.train import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        raise typer.Exit(130 if stopped.number == signal.SIGINT else 0) from None
+
+
+@contextmanager
+def writer(path: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears when it is complete."""
+    from cbmi.files import atomic_file, disk_errors
+
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        yield sys.stdout
+        return
+    path = path.resolve()  # a link stays a link
+    check_output(path)
+    if path.suffix in (".gz", ".xz", ".zst"):
+        raise UserError(f"{path}: results are written as plain text; leave out '{path.suffix}'.")
+    if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
+        with disk_errors(path), open(path, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        yield file
+
+
+def check_output(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"{path}: this is a folder; name a file to write to.")

@@ -1,0 +1,55 @@
+"""Commands of experiments: many runs and their report, and corpora to run them on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbmi.cli.app import Overrides, app, stopping
+
+corpus = typer.Typer(no_args_is_help=True, help="Public corpora by name.")
+app.add_typer(corpus, name="corpus")
+
+
+@app.command()
+def experiment(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the jobs and how long they may take.")] = False,
+    devices: Annotated[
+        str, typer.Option(help="A job at a time on each: cuda:0,cuda:1; one named twice has two side by side.")
+    ] = "auto",
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts of the jobs, from 0/N to N-1/N.")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only write the report of what is there.")] = False,
+) -> None:
+    """Train, translate, test and report tasks × systems × seeds; the same command goes on where it stopped."""
+    from cbmi.experiments.experiment import run_experiment
+    from cbmi.experiments.settings import read_experiment
+
+    plan = read_experiment(file, overrides or [])
+    with stopping():
+        status = run_experiment(plan, devices.split(","), shard, dry_run=dry_run, report_only=report)
+    raise typer.Exit(status)
+
+
+@corpus.command("list")
+def corpus_list() -> None:
+    """List the corpora that can be downloaded."""
+    from cbmi.interop.corpora import listing
+
+    print(listing())
+
+
+@corpus.command("get")
+def corpus_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `cbmi corpus list`.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The folder; else data/NAME.")] = None,
+) -> None:
+    """Download a corpus to where the recipes look for it, and check its size."""
+    from cbmi.interop.corpora import get_corpus
+
+    get_corpus(name, output or Path("data") / name)

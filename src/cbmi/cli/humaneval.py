@@ -1,0 +1,82 @@
+"""`cbmi humaneval`: have people rate translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbmi.cli.app import Host, Output, Port, app, writer
+from cbmi.errors import UserError
+
+humaneval = typer.Typer(no_args_is_help=True, help="Have people rate adequacy and fluency, blindly.")
+app.add_typer(humaneval, name="humaneval")
+StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The study's folder.")]
+Annotator = Annotated[str, typer.Option(metavar="NAME", help="Such as annotator-1.")]
+
+
+@humaneval.command("create")
+def humaneval_create(
+    source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
+    system: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="A system's translations; several times.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder of the new study.")],
+    reference: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Reference translations, if they are to be shown.")
+    ] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Lines drawn at random.")] = 100,
+    annotators: Annotated[int, typer.Option(min=1, max=100, help="How many people rate.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Of the drawing and the orders.")] = 1,
+) -> None:
+    """Draw lines of a test set and make a study of several systems' translations of them."""
+    from cbmi.analysis.study import create_study
+
+    systems = [tuple(one.split("=", 1)) for one in system]
+    for one, parts in zip(system, systems, strict=True):
+        if len(parts) != 2 or not all(parts):
+            raise UserError(f"--system: '{one}' should be NAME=FILE.")
+    study = create_study(output, source, reference, systems, sample, annotators, seed)
+    print(f"{output}: {study.size()} translations of {sample} lines. Serve it with: cbmi humaneval serve {output}")
+
+
+@humaneval.command("serve")
+def humaneval_serve(folder: StudyFolder, host: Host = "127.0.0.1", port: Port = 8001) -> None:
+    """Serve the page on which annotators rate; prints everyone's private link."""
+    from cbmi.serving.annotation import serve_study
+
+    serve_study(folder, host, port)
+
+
+@humaneval.command("report")
+def humaneval_report(
+    folder: StudyFolder,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder; else DIR/report.")] = None,
+) -> None:
+    """Say what came out: means, intervals, tests, agreement; as text, page, LaTeX and CSV."""
+    from cbmi.analysis.study import open_study
+    from cbmi.analysis.study_report import write_report
+
+    where = output or folder / "report"
+    print(write_report(open_study(folder), where))
+    print(f"{where}: report.html, report.md, table.tex, systems.csv, ratings.csv")
+
+
+@humaneval.command("export")
+def humaneval_export(folder: StudyFolder, annotator: Annotator, output: Output = None) -> None:
+    """Write an annotator's items as CSV, for people who rate in a spreadsheet."""
+    from cbmi.analysis.study import export_sheet, open_study
+
+    with writer(output) as out:
+        export_sheet(open_study(folder), annotator, out)
+
+
+@humaneval.command("import")
+def humaneval_import(
+    folder: StudyFolder,
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="A sheet of `humaneval export`, filled in.")],
+    annotator: Annotator,
+) -> None:
+    """Read an annotator's ratings from CSV."""
+    from cbmi.analysis.study import import_sheet, open_study
+
+    print(f"{import_sheet(open_study(folder), annotator, file)} ratings read")

@@ -1,0 +1,170 @@
+"""The pages in a real browser, used as people use them."""
+
+from __future__ import annotations
+
+import pytest
+from servers import server
+from tasks import cbmi
+
+from cbmi.analysis.heatmap import write_page
+from cbmi.analysis.study import create_study
+
+ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def record(source: str, words: list[str], cbmi: list[float]) -> dict:
+    """A line of `cbmi score`."""
+    pieces = [f"▁{word}" for word in words]
+    mean = sum(cbmi) / len(cbmi)
+    weights = {"token_weights": [1.0] * len(cbmi), "sentence_weight": 1.25, "weights": [1.25] * len(cbmi)}
+    lm = [-3.0] * len(cbmi)
+    nmt = [a + b for a, b in zip(lm, cbmi, strict=True)]
+    return {"source": source, "pieces": pieces, "nmt": nmt, "lm": lm, "cbmi": cbmi, "sentence_cbmi": mean, **weights}
+
+
+@pytest.fixture
+def heatmap(tmp_path, page):
+    records = [
+        record("one", ["the", "cat", "sees", "the", "dog"], [4.0, 2.0, 1.0, 0.1, 2.0]),
+        record("two", ["a", "bird"], [-1.0, -2.0]),
+        record(ATTACK, [ATTACK, "x"], [5.0, 5.0]),
+    ]
+    write_page(records, tmp_path / "page.html", "A page", "With words.")
+    page.goto((tmp_path / "page.html").as_uri())
+    return page
+
+
+def sources(page) -> list[str]:
+    return page.locator("article:visible .source").all_inner_texts()
+
+
+def test_the_heat_map_sorts_searches_and_filters(heatmap):
+    assert sources(heatmap) == ["one", "two", ATTACK]  # shown, not run
+    heatmap.select_option("#sort", "best")
+    assert sources(heatmap) == [ATTACK, "one", "two"]
+    heatmap.select_option("#sort", "worst")
+    assert sources(heatmap) == ["two", "one", ATTACK]
+    heatmap.fill("#search", "bird")
+    assert sources(heatmap) == ["two"]
+    assert heatmap.inner_text("#count") == "1 of 3 sentences"
+    heatmap.fill("#search", "")
+    heatmap.check("#repeats")
+    assert sources(heatmap) == ["one"]
+    assert heatmap.locator(".repeats .r").all_inner_texts() == ["the", "the"]
+
+
+def test_the_heat_map_shows_figures_by_pointer_and_by_keyboard(heatmap):
+    heatmap.locator(".w", has_text="cat").hover()
+    tip = heatmap.locator("#tip")
+    expected = "p NMT 37% p LM 5.0% CBMI 2.00 (×7.4) token weight 1.00 sentence weight 1.25"
+    assert " ".join(tip.inner_text().split()) == expected
+    heatmap.locator("#repeats").focus()
+    for key in ("Tab", "ArrowRight", "ArrowDown"):
+        heatmap.keyboard.press(key)
+    assert "CBMI" in tip.inner_text()
+    assert heatmap.evaluate("document.activeElement.textContent") == "a"
+    heatmap.keyboard.press("Escape")
+    assert not tip.is_visible()
+
+
+def test_two_thousand_pairs(tmp_path, page):
+    records = [record(f"source {n}", [f"w{n}", *["word"] * 18], [n % 7 - 3.0, *[0.5] * 18]) for n in range(2000)]
+    write_page(records, tmp_path / "page.html", "Many")
+    page.goto((tmp_path / "page.html").as_uri())
+    page.select_option("#sort", "best")
+    page.fill("#search", "w1999")
+    assert sources(page) == ["source 1999"]
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+
+
+def test_two_models_and_the_filters_page(small_run, tmp_path, page):
+    files = ("--source", small_run / "valid.src", "--target", small_run / "valid.tgt")
+    both = ("--compare", small_run / "run", "-o", tmp_path / "two.html")
+    assert cbmi("inspect", small_run / "run", *files, *both).returncode == 0
+    page.goto((tmp_path / "two.html").as_uri())
+    first = page.locator("article").first
+    boxes = [target.bounding_box() for target in first.locator(".target").all()]
+    assert boxes[0]["y"] == boxes[1]["y"]  # side by side
+    assert boxes[0]["x"] < boxes[1]["x"]
+    assert cbmi("filter", small_run / "run", *files, "--keep", "0.5", "-o", tmp_path / "kept").returncode == 0
+    page.goto((tmp_path / "kept.html").as_uri())
+    assert page.locator("article.dropped").count() > 0
+    page.locator(".w").first.hover()
+    assert "CBMI" in page.inner_text("#tip")
+
+
+@pytest.mark.timeout(120)
+def test_the_inspector_translates_and_scores_an_edit(small_run, page):
+    with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (_, addresses):
+        page.goto(addresses[0])
+        page.fill("#source", f"ba de ki\n{ATTACK}")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("article")
+        assert page.locator("article").count() == 2
+        assert page.locator("article .source").all_inner_texts()[1] == ATTACK
+        card = page.locator("article").first
+        assert card.locator("ol button").count() == 4
+        before = card.locator(".facts").inner_text()
+        editor = card.locator("textarea")
+        editor.fill("mi mi " + ATTACK)
+        page.wait_for_selector(".target:not(.old) .w:text-is('mi')")
+        assert card.locator(".facts").inner_text() != before
+        shown = card.locator(".target .w:not(.end)").all_inner_texts()
+        assert " ".join(shown) == "mi mi " + ATTACK
+        second = card.locator("ol button").nth(1)
+        second.click()
+        assert second.get_attribute("aria-pressed") == "true"
+        assert editor.input_value() == second.get_attribute("data-text")
+        card.locator(".w").first.hover()
+        assert "p LM" in page.inner_text("#tip")
+        page.goto(addresses[0] + "/docs")
+        assert "POST /translate" in page.inner_text("main")
+
+
+@pytest.mark.timeout(120)
+def test_an_annotator_leaves_comes_back_and_finishes(browser, page, tmp_path):
+    for name in ("source", "one"):
+        (tmp_path / name).write_text("".join(f"{name} {n} {ATTACK}\n" for n in range(8)))
+    study = create_study(
+        tmp_path / "study", str(tmp_path / "source"), None, [("one", str(tmp_path / "one"))], 8, 1, 1
+    )
+    with server("humaneval", "serve", tmp_path / "study") as (_, links):
+        page.goto(links[0])
+        page.wait_for_selector("#translation:has-text('one')")
+        assert ATTACK in page.inner_text("#source")
+        for number in range(5):  # three by keyboard, two by mouse
+            if number < 3:
+                for key in ("4", "5", "Enter"):
+                    page.keyboard.press(key)
+            else:
+                page.click("[data-criterion=adequacy] [data-value='2']")
+                page.click("[data-criterion=fluency] [data-value='3']")
+                page.click("#next")
+        page.wait_for_selector("#saved:text-is('Saved')")
+        page.context.close()
+        page = browser.new_page()
+        page.goto(links[0])
+        page.wait_for_selector("#place:has-text('6 of 8')")
+        assert page.inner_text("#done") == "5 rated"
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("[data-criterion=adequacy] [aria-checked=true]").inner_text() == "2"
+        page.click("#skip")
+        for _ in range(3):
+            for key in ("5", "5", "Enter"):
+                page.keyboard.press(key)
+        page.wait_for_selector("text=Thank you")
+        page.wait_for_selector("#saved:text-is('Saved')")
+        page.close()
+    given = [item["ratings"] for item in study.items("annotator-1")]
+    assert (
+        given
+        == [{"adequacy": 4, "fluency": 5}] * 3
+        + [{"adequacy": 2, "fluency": 3}] * 2
+        + [{"adequacy": 5, "fluency": 5}] * 3
+    )
+    assert cbmi("humaneval", "report", tmp_path / "study").returncode == 0
+    report = browser.new_page()
+    report.goto((tmp_path / "study" / "report" / "report.html").as_uri())
+    assert "3.88" in report.locator("tbody tr").first.inner_text()  # (4·3 + 2·2 + 5·3) / 8
+    report.close()
