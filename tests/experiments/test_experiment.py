@@ -341,6 +341,7 @@ def test_more_bad_input(whole, task, tmp_path):
         "stages=5": "stages: ",
         "data.test={}": "there is no data.test to report on",
         "data.valid=null": "analyses: prior-accuracy looks at data.valid",
+        f"data.test={{test: [{path}, {task / 'run.yaml'}]}}": "the two sides of a parallel corpus are aligned",
     }.items():
         wrong = {"demo": {"run": str(task / "run.yaml"), "settings": [setting]}}
         assert expected in refused("experiment", write_experiment(tmp_path, task, tasks=wrong))

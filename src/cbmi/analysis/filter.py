@@ -19,7 +19,7 @@ import numpy as np
 
 from cbmi.analysis.filter_page import QUANTILES, write_filter_page
 from cbmi.analysis.score import WINDOW, Scorer
-from cbmi.data.text import count_lines, open_bytes, read_pairs, report_repaired
+from cbmi.data.text import check_pairs, count_lines, open_bytes, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, to_json, try_lock, write_atomically
 from cbmi.progress import bar, say
@@ -48,11 +48,15 @@ class Choice:
         """(pairs,) whether each is kept. Pairs with an empty side go first; of equal scores the later go first."""
         if self.minimum is not None:
             return (scores >= self.minimum) & ~empty
-        count = round(self.keep * len(scores))
-        order = np.lexsort((np.arange(len(scores)), -scores, empty))  # the last key counts most
-        kept = np.zeros(len(scores), bool)
-        kept[order[:count]] = True
-        return kept & ~empty
+        candidates = scores[~empty]
+        count = min(round(self.keep * len(scores)), len(candidates))
+        if not count:
+            return np.zeros(len(scores), bool)
+        lowest = np.partition(candidates, len(candidates) - count)[len(candidates) - count]
+        kept = (scores > lowest) & ~empty
+        equal = np.flatnonzero((scores == lowest) & ~empty)
+        kept[equal[: count - int(kept.sum())]] = True
+        return kept
 
 
 def filter_corpus(
@@ -93,8 +97,7 @@ class Scores:
             open_bytes(file).close()
             lines.append(count_lines(file))
         if lines[0] != lines[1]:
-            for _ in read_pairs(self.files, Counter()):
-                pass  # which says what is wrong
+            check_pairs(self.files)  # which says what is wrong
         if not lines[0]:
             raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
         self.lines = lines[0]
@@ -153,9 +156,11 @@ class Scores:
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """(pairs,) scores, and whether a side is empty."""
-        chunks = sorted(self.folder.glob("*.npy"))
-        values, empty = np.concatenate([np.load(path, allow_pickle=False) for path in chunks]).T
-        return values, empty.astype(bool)
+        values, empty = np.empty(self.lines), np.empty(self.lines, bool)
+        for number, start in enumerate(range(0, self.lines, WINDOW)):
+            rows = np.load(self.chunk(number), allow_pickle=False)
+            values[start : start + WINDOW], empty[start : start + WINDOW] = rows.T
+        return values, empty
 
 
 def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -177,13 +182,14 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
         places = {key: stack.enter_context(atomic_file(path)) for key, path in names.items()}
         streams = {key: open(path, "w", encoding="utf-8", newline="\n") for key, path in places.items()}
         with bar("Writing", len(scores), "pairs") as progress:
-            pairs = zip(read_pairs(files, Counter()), scores.tolist(), kept.tolist(), strict=True)
-            for number, (pair, score, keep) in enumerate(pairs, start=1):
-                part = "kept" if keep else "dropped"
-                for end, text in zip(ends, (*pair, f"{score:.6f}"), strict=True):
-                    streams[part, end].write(text + "\n")
-                if number % WINDOW == 0:
-                    progress.advance(WINDOW)
+            for start, window in zip(
+                range(0, len(scores), WINDOW), _windows(read_pairs(files, Counter())), strict=True
+            ):
+                own = slice(start, start + WINDOW)
+                for pair, score, keep in zip(window, scores[own].tolist(), kept[own].tolist(), strict=True):
+                    for end, text in zip(ends, (*pair, f"{score:.6f}"), strict=True):
+                        streams["kept" if keep else "dropped", end].write(text + "\n")
+                progress.advance(len(window))
         for stream in streams.values():
             stream.flush()
             os.fsync(stream.fileno())

@@ -138,6 +138,12 @@ def read_pairs(paths: Sequence[str], counts: Counter[str]) -> Iterator[tuple[str
         yield source, target
 
 
+def check_pairs(paths: Sequence[str]) -> None:
+    """Read a parallel corpus for its mistakes alone: sides of unequal length, lines that are no UTF-8."""
+    for _ in read_pairs(paths, Counter()):
+        pass
+
+
 def _unequal(paths: Sequence[str], streams: list[Iterator[str]], number: int, shorter: int) -> str:
     lines = [0, 0]
     lines[shorter] = number - 1

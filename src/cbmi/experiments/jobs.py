@@ -25,7 +25,7 @@ from cbmi.files import read_json, sha256
 from cbmi.objectives import build
 from cbmi.objectives.registry import LANGUAGE_PAIRS, find
 from cbmi.training.run import Run
-from cbmi.training.train import check_files, check_stages, with_vocabulary
+from cbmi.training.train import check_files, check_stages, read_through, with_vocabulary
 
 # What does not belong to a result: where files lie (their content does), on what it was computed.
 ELSEWHERE = ("output:", "device:", "initialize:", "data.train", "data.valid", "data.test", "log.", "checkpoints.")
@@ -131,6 +131,7 @@ class Plan:
                 "last, whose objective each system replaces."
             )
         check_files(config)
+        read_through(config)
         _check_report(experiment, name, config)
         _check_preset(experiment, name)
         for seed in experiment.seeds:

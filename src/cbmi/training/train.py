@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 
 from cbmi.config import RunConfig, Stage
 from cbmi.data.bmi import scipy_sparse
 from cbmi.data.prepare import open_corpus, prepare
 from cbmi.data.statistics import Statistics
-from cbmi.data.text import read_pairs
+from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective, build
@@ -159,8 +158,7 @@ def starting_point(config: RunConfig) -> Path:
 def read_through(config: RunConfig) -> None:
     """Read validation and test sets once, so that a mistake in them shows before anything is made."""
     for files in [*([config.data.valid] if config.data.valid else []), *config.data.test.values()]:
-        for _ in read_pairs(files, Counter()):
-            pass
+        check_pairs(files)
 
 
 def prepare_run(config: RunConfig, run: Run, objectives: list[Objective]) -> None:
