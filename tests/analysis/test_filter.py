@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_nothing_is_lost_and_scores_are_those_of_score(small_run, tmp_path, monk
     result = cbmi(*arguments(small_run, files, prefix), "--keep", "0.6")
     assert result.returncode == 0, result.stderr.decode()
     read = parts(prefix)
-    assert [len(read[part]) for part in ("kept", "dropped")] == [45, 30]
+    assert [len(read[part]) for part in ("kept", "dropped")] == [44, 31]  # 60 % of those with text on both sides
     scored = cbmi("score", small_run / "run", "--source", files[0], "--target", files[1])
     records = [json.loads(line) for line in scored.stdout.decode().splitlines()]
     expected = [(*pair, f"{record['sentence_cbmi']:.6f}") for pair, record in zip(pairs, records, strict=True)]
@@ -82,8 +83,12 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page
     assert not list(tmp_path.glob("x.kept*"))
+    assert "38 pairs of" in page
+    assert "(empty)" not in page
+    shown = re.findall(r"<tr><td>(\d+)%</td><td>([\d,]+)</td><td>([−\d.]+)</td></tr>", page)
+    assert [(share, int(count)) for share, count, _ in shown[:4]] == [("99", 38), ("98", 37), ("95", 36), ("90", 34)]
     rows = [line.split(",") for line in (tmp_path / "x.histogram.csv").read_text().splitlines()[1:]]
-    assert sum(int(count) for *_, count in rows) == 40
+    assert sum(int(count) for *_, count in rows) == 38  # those with text on both sides
     monkeypatch.setattr(scoring.Scorer, "sentence_cbmi", None)  # must not be needed
     result = cbmi(*arguments(small_run, files, prefix), "--min", "0")
     assert result.returncode == 0, result.stderr.decode()
@@ -97,7 +102,7 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
 def test_the_share_is_exact(rows, share):
     scores, empty = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows])
     kept = Choice(keep=share).kept(scores, empty)
-    assert kept.sum() == min(round(share * len(rows)), (~empty).sum())
+    assert kept.sum() == round(share * (~empty).sum())
     assert not (kept & empty).any()
     for place in np.flatnonzero(kept):
         better = (scores > scores[place]) & ~empty
@@ -106,7 +111,8 @@ def test_the_share_is_exact(rows, share):
 
 
 def test_choices():
-    for wrong in ({"keep": 0.5, "minimum": 1.0}, {"keep": 0.0}, {"keep": 1.5}, {"keep": float("nan")}):
+    nan = float("nan")
+    for wrong in ({"keep": 0.5, "minimum": 1.0}, {"keep": 0.0}, {"keep": 1.5}, {"keep": nan}, {"minimum": nan}):
         with pytest.raises(UserError):
             Choice(**wrong)
 
@@ -165,7 +171,21 @@ def test_bad_input_is_refused(small_run, tmp_path):
     assert "short has 1 lines" in refused(*arguments(small_run, [tmp_path / "short", files[1]], tmp_path / "x"))
     assert "nothing to filter" in refused(*arguments(small_run, [both[1], both[1]], tmp_path / "x"))
     assert "cannot be read" in refused(*arguments(small_run, [tmp_path / "missing", files[1]], tmp_path / "x"))
+    (tmp_path / "bad").write_bytes(b"a\n" * 19 + b"\xff\n")
+    assert "bad, line 20: not valid UTF-8" in refused(
+        *arguments(small_run, [tmp_path / "bad", files[1]], tmp_path / "x")
+    )
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a pipe" in refused(*arguments(small_run, [tmp_path / "pipe", files[1]], tmp_path / "x"))
     assert not list(tmp_path.glob("x.*"))
     assert cbmi(*command).returncode == 0
     files[0].write_text(files[0].read_text().upper())
     assert "scores of another corpus" in refused(*command)
+
+
+def test_the_corpus_is_not_written_over(small_run, tmp_path):
+    _, files = write_pairs(tmp_path, 20)
+    mine = [files[0].rename(tmp_path / "x.kept.xx"), files[1].rename(tmp_path / "x.kept.yy")]
+    before = [path.read_bytes() for path in mine]
+    assert "x.kept.xx would be written over" in refused(*arguments(small_run, mine, tmp_path / "x"), "--keep", "0.5")
+    assert before == [path.read_bytes() for path in mine]

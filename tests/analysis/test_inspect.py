@@ -54,6 +54,17 @@ def test_one_sentence_of_the_command_line(small_run, tmp_path):
     assert page.count("<article") == 1
 
 
+def test_long_lines_without_spaces_are_drawn_within_the_page(small_run, tmp_path):
+    from PIL import Image
+
+    text = "我们喜欢看书" * 60
+    result = inspect(small_run, tmp_path / "one.html", "--sentence", text, text, "--figures", tmp_path / "f")
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stderr.decode().count("have no glyph here") <= 1
+    assert "Warning" not in result.stderr.decode()
+    assert Image.open(tmp_path / "f" / "sentence-1.png").width < 1400
+
+
 def test_bad_input_is_refused(small_run, tmp_path):
     page = tmp_path / "page.html"
     either = "either --source FILE --target FILE or --sentence SOURCE TARGET"
@@ -65,6 +76,9 @@ def test_bad_input_is_refused(small_run, tmp_path):
     assert "--pair: 21 is not between 1 and 20" in refused(
         "inspect", small_run / "run", "-o", page, *both, "--pair", "21"
     )
+    (tmp_path / "short").write_text("ba\n")
+    unequal = ("--source", small_run / "valid.src", "--target", tmp_path / "short", "--limit", "1")
+    assert "short has 1" in refused("inspect", small_run / "run", "-o", page, *unequal)
     assert "no such run" in refused("inspect", tmp_path / "none", "-o", page, *both)
     assert not page.exists()
 

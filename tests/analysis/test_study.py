@@ -156,10 +156,14 @@ def test_sheets_go_out_and_come_back(study, tmp_path):
     ("content", "says"),
     [
         ("a,b\n1,2\n", "line 1: there is no column 'item'"),
-        ("item,adequacy\n1,3\nx,2\n", "line 3, column item: there is no item 'x'"),
-        ("item,adequacy\n1,3\n2,6\n", "line 3, column adequacy: '6' should be a whole number from 1 to 5"),
-        ("item,adequacy\n1,3\n99,1\n", "line 3, column item: there is no item '99'"),
+        ("item,adequacy,fluency\n1,3,\nx,2,\n", "line 3, column item: there is no item 'x'"),
+        ("item,adequacy,fluency\n1,3,\n2,6,\n", "line 3, column adequacy: '6' should be a whole number from 1 to 5"),
+        ("item,adequacy,fluency\n1,3,\n99,1,\n", "line 3, column item: there is no item '99'"),
         ("", "line 1: there is no column 'item'"),
+        ("item,Adequacy,Fluency\n1,3,3\n", "line 1: there is no column 'adequacy'"),
+        ("item,adequacy,fluency\n1,3,3\n1,2,2\n", "line 3, column item: item 1 stands there twice"),
+        ("item,adequacy,fluency\n1,²,3\n", "line 2, column adequacy: '²' should be"),
+        ("item,adequacy,fluency\n²,1,3\n", "line 2, column item: there is no item '²'"),
     ],
 )
 def test_bad_sheets_are_refused_whole(study, tmp_path, content, says):
@@ -168,6 +172,35 @@ def test_bad_sheets_are_refused_whole(study, tmp_path, content, says):
     assert says in message
     assert "bad.csv" in message
     assert all(not item["ratings"] for item in study.items("annotator-1"))
+
+
+def test_a_system_may_have_any_name(files, tmp_path):
+    systems = [("reference", files["one"]), ("source", files["same"])]
+    study = create_study(tmp_path / "named", files["source"], None, systems, 4, 1, seed=1)
+    assert all(item["reference"] is None for item in study.items("annotator-1"))
+    study = create_study(tmp_path / "both", files["source"], files["reference"], systems, 4, 1, seed=1)
+    items = study.items("annotator-1")
+    assert all(item["reference"].startswith("reference") for item in items)
+    assert any(item["translation"].startswith("one") for item in items)
+
+
+def test_any_text_survives_a_spreadsheet(tmp_path):
+    odd = ["a\u2028b", "c\u0085d\x0c", 'e"f;g,h', "x" * 200_000, "\ufeffz"]
+    (tmp_path / "odd").write_text("".join(line + "\n" for line in odd), newline="\n")
+    study = create_study(tmp_path / "s", str(tmp_path / "odd"), None, [("one", str(tmp_path / "odd"))], 5, 1, seed=1)
+    rate_all(study, "annotator-1", lambda text, name: 1 + len(text) % 5)
+    before, sheet = study.items("annotator-1"), tmp_path / "sheet.csv"
+    assert cbmi("humaneval", "export", tmp_path / "s", "--annotator", "annotator-1", "-o", sheet).returncode == 0
+    assert sheet.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert import_sheet(study, "annotator-1", sheet) == 10
+    assert study.items("annotator-1") == before
+
+
+def test_a_study_that_was_moved_away_is_missed(study):
+    study.path.rename(study.path.with_name("elsewhere.db"))
+    with pytest.raises(UserError, match=r"study\.db"):
+        study.items("annotator-1")
+    assert not study.path.exists()
 
 
 def test_bad_studies_are_refused(files, tmp_path):

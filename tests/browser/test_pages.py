@@ -47,6 +47,8 @@ def test_the_heat_map_sorts_searches_and_filters(heatmap):
     heatmap.fill("#search", "bird")
     assert sources(heatmap) == ["two"]
     assert heatmap.inner_text("#count") == "1 of 3 sentences"
+    heatmap.fill("#search", "CBMI")
+    assert sources(heatmap) == []  # labels are not text
     heatmap.fill("#search", "")
     heatmap.check("#repeats")
     assert sources(heatmap) == ["one"]
@@ -168,3 +170,47 @@ def test_an_annotator_leaves_comes_back_and_finishes(browser, page, tmp_path):
     report.goto((tmp_path / "study" / "report" / "report.html").as_uri())
     assert "3.88" in report.locator("tbody tr").first.inner_text()  # (4·3 + 2·2 + 5·3) / 8
     report.close()
+
+
+@pytest.mark.timeout(120)
+def test_ratings_do_not_overtake_each_other_and_nothing_is_done_too_early(page, tmp_path):
+    (tmp_path / "source").write_text("one\ntwo\n")
+    systems = [("one", str(tmp_path / "source"))]
+    study = create_study(tmp_path / "study", str(tmp_path / "source"), None, systems, 2, 1, 1)
+    with server("humaneval", "serve", tmp_path / "study") as (_, links):
+        held = []
+
+        def hold_the_first(route):
+            if held or route.request.post_data_json["value"] != 1:
+                route.continue_()
+            else:
+                held.append(route)
+
+        page.route("**/ratings", hold_the_first)
+        page.goto(links[0])
+        page.wait_for_selector("#translation:not(:empty)")
+        for value in (1, 5):  # changed while the first is on its way
+            page.click(f"[data-criterion=adequacy] [data-value='{value}']")
+        page.wait_for_timeout(300)
+        assert page.inner_text("#saved") == "Saving …"
+        held[0].continue_()
+        page.wait_for_selector("#saved:text-is('Saved')")
+        assert study.items("annotator-1")[0]["ratings"] == {"adequacy": 5}
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        assert page.inner_text("#over") == "2 are not rated yet."
+        page.click("#skip")
+        assert page.inner_text("#place") == "1 of 2"
+        page.keyboard.press("4")  # adequacy has its rating: fluency is next
+        page.keyboard.press("Enter")
+        page.keyboard.down("3")
+        page.keyboard.down("3")  # held: it rates once
+        page.keyboard.up("3")
+        page.wait_for_selector("#saved:text-is('Saved')")
+        assert [item["ratings"] for item in study.items("annotator-1")] == [
+            {"adequacy": 5, "fluency": 4},
+            {"adequacy": 3},
+        ]
+        for key, criterion in (("Shift+Tab", "adequacy"), ("Tab", "fluency")):
+            page.keyboard.press(key)
+            assert page.evaluate("document.activeElement.closest('fieldset').dataset.criterion") == criterion

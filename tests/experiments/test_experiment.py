@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -372,7 +374,9 @@ def test_the_recipes_work_on_any_task(name, tmp_path, monkeypatch):
         data = read_run_file(task.run).data
         for file in [*data.train, *data.valid, *sum(data.test.values(), ())]:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-            Path(file).write_text("x\n")
+            opener = {".gz": gzip.open, ".xz": lzma.open}.get(Path(file).suffix, open)
+            with opener(file, "wt") as packed:
+                packed.write("x\n")
     jobs = Plan(read_experiment(recipe, [])).jobs
     assert len(jobs) > 4
     values = run_values(tmp_path)

@@ -63,6 +63,7 @@ def test_wrong_links_lead_nowhere(running):
     [
         ({"item": 1, "criterion": "adequacy", "value": 6}, 422),
         ({"item": 1, "criterion": "beauty", "value": 3}, 422),
+        ({"item": 1, "criterion": "\ud800", "value": 3}, 422),
         ({"item": 999, "criterion": "adequacy", "value": 3}, 422),
         ({"item": "1", "criterion": "adequacy", "value": 3}, 422),
         ({"item": 1, "criterion": "adequacy", "value": 3.5}, 422),

@@ -1,8 +1,10 @@
 """`cbmi serve`: the API answers what the commands answer, together if need be, and nothing makes it stop."""
 
+import asyncio
 import random
 import socket
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -69,11 +71,13 @@ def test_two_hundred_at_once_and_each_gets_its_own(address):
         ("/translate", {}, 422, "source: Field required"),
         ("/translate", {"source": []}, 422, "source: "),
         ("/translate", {"source": ["x"] * 65}, 422, "source: "),
-        ("/translate", {"source": ["x" * 5001]}, 422, "source.0: "),
+        ("/translate", {"source": ["x" * 2001]}, 422, "source.0: "),
         ("/translate", {"source": "x"}, 422, "source: "),
         ("/translate", {"source": ["\ud800"]}, 422, "source.0: "),
         ("/translate", {"source": ["x"], "beam": 99}, 422, "beam: "),
         ("/translate", {"source": ["x"], "beam": 2, "nbest": 3}, 422, "nbest: 3 is more than the beam"),
+        ("/translate", {"source": ["😀" * 600]}, 422, "source.0: 2,"),
+        ("/score", {"pairs": [{"source": "x", "target": "😀" * 600}]}, 422, "pairs.0.target: 2,"),
         ("/translate", b'{"source": ["x"], "length_penalty": NaN}', 422, "length_penalty: "),
         ("/translate", {"source": ["x"], "unknown": 1}, 422, "unknown: "),
         ("/score", {"pairs": [{"source": "x"}]}, 422, "pairs.0.target: "),
@@ -94,7 +98,7 @@ def test_other_ways_to_be_wrong(address):
 
 
 def test_odd_text_is_only_text(address):
-    odd = ["\0", "<script>alert(1)</script>", "😀" * 50, "\u202e\u200b", "a\nb\tc", "x" * 5000, "   "]
+    odd = ["\0", "<script>alert(1)</script>", "😀" * 50, "\u202e\u200b", "a\nb\tc", "x" * 900, "   ", "\u0085"]
     status, answer = ask(address, "/translate", {"source": odd})
     assert status == 200
     assert len(answer["translations"]) == len(odd)
@@ -155,28 +159,70 @@ def test_without_the_extra(small_run, monkeypatch):
     assert "cbmi[serve]" in refused("serve", small_run / "run", "--no-open")
 
 
-def test_what_waits_has_an_end_and_errors_stay_where_they_belong():
-    import asyncio
+def together(*requests):
+    """What several coroutines give."""
 
+    async def all_of_them():
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    return asyncio.run(all_of_them())
+
+
+def test_what_waits_has_an_end_and_errors_stay_where_they_belong():
     def compute(key, things):
         if key == "bad":
             raise ValueError("no")
         return [thing + 1 for thing in things]
 
-    batcher = Batcher(compute)
-
-    async def all_of_it():
-        with pytest.raises(Busy):
-            await batcher.submit("good", [0] * 5000)
-        results = await asyncio.gather(
-            batcher.submit("good", [1, 2]),
-            batcher.submit("bad", [1]),
-            batcher.submit("good", [3]),
-            return_exceptions=True,
-        )
-        assert results[0] == [2, 3]
-        assert isinstance(results[1], ValueError)
-        assert results[2] == [4]
-
-    asyncio.run(all_of_it())
+    batcher = Batcher(compute, most=100)
+    results = together(
+        batcher.submit("good", [0] * 5000, int),
+        batcher.submit("good", [1, 2], int),
+        batcher.submit("bad", [1], int),
+        batcher.submit("good", [3], int),
+    )
     batcher.stop()
+    assert isinstance(results[0], Busy)
+    assert results[1] == [2, 3]
+    assert isinstance(results[2], ValueError)
+    assert results[3] == [4]
+
+
+def test_a_large_request_takes_turns_and_a_cancelled_one_ends():
+    begun, going, batches = threading.Event(), threading.Event(), []
+
+    def compute(key, things):
+        begun.set()
+        going.wait(10)
+        batches.append(things)
+        return things
+
+    batcher = Batcher(compute, most=2)
+
+    async def three():
+        large = asyncio.ensure_future(batcher.submit("a", ["large"] * 9, lambda thing: 1))
+        left = asyncio.ensure_future(batcher.submit("a", ["left"] * 9, lambda thing: 1))
+        await asyncio.to_thread(begun.wait, 10)  # the first batch is being computed
+        small = asyncio.ensure_future(batcher.submit("a", ["small"], lambda thing: 1))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.sleep(0)
+        going.set()
+        return await small, await large
+
+    assert asyncio.run(three()) == (["small"], ["large"] * 9)
+    batcher.stop()
+    assert batches[0] == ["large", "large"]
+    assert "small" in batches[1] + batches[2]  # not after the nine
+    assert sum(batch.count("left") for batch in batches) <= 2
+
+
+def test_a_client_that_stalls_does_not_keep_the_server(small_run):
+    with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (process, addresses):
+        where = urlsplit(addresses[0])
+        with socket.create_connection((where.hostname, where.port)) as connection:
+            head = b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            connection.sendall(head + b"Content-Length: 100\r\n\r\n{")
+            assert ask(addresses[0], "/health")[0] == 200
+            process.terminate()
+            assert process.wait(15) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from cbmi.errors import UserError
 from cbmi.files import write_atomically
+from cbmi.progress import say
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#c1272d", "#8a929c"  # told apart by all eyes
 INK, FAINT = "#1b2027", "#e1e5ea"
@@ -27,24 +29,43 @@ STYLE = {
     "svg.fonttype": "path",  # the same everywhere
     "svg.hashsalt": "cbmi",
 }
+# The first has all but the scripts of Asia; of the others those that are installed help out.
+FONTS = ["DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans", "Arial Unicode MS"]
 Picture = tuple[bytes, bytes]  # SVG, PNG
+
+
+def check_plotting() -> None:
+    """Refuse at once what would fail for want of an extra after hours of work."""
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError("Pages and figures need the extra 'plot': pip install 'cbmi[plot]'.") from None
 
 
 @contextmanager
 def plotting() -> Iterator[Any]:
     """pyplot in the house's style, without a screen; figures are closed at the end."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("Figures need the extra 'plot': pip install 'cbmi[plot]'.") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    check_plotting()
+    import matplotlib
 
-    with pyplot.rc_context(STYLE):
+    matplotlib.use("Agg")
+    from matplotlib import font_manager, pyplot
+
+    known = set(font_manager.get_font_names())
+    style = STYLE | {"font.family": [name for name in FONTS if name in known]}
+    with pyplot.rc_context(style), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
             yield pyplot
         finally:
             pyplot.close("all")
+    missing = [warning for warning in caught if "missing from font" in str(warning.message)]
+    for warning in caught:
+        if warning not in missing:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if missing:
+        say(f"Some characters of the figures have no glyph here: install one of {', '.join(FONTS[1:4])}.")
 
 
 def drawn(figure: Any) -> Picture:

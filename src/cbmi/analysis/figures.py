@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ COLORS = {
 }
 DARK = ("p4", "n4")  # white text
 LINE_WIDTH, LINE_HEIGHT = 7.0, 0.42  # inches
+MOST_WORDS, LONGEST_WORD, LONGEST_SOURCE = 80, 40, 600  # what is longer is cut
 
 
 def make_figures(model: Trained, records: Sequence[Record], sentences: Sequence[Record]) -> dict[str, Picture]:
@@ -44,6 +47,7 @@ def sentence(pyplot: Any, record: Record) -> Any:
     """The words of a translation with their CBMI below, coloured as on the page; the source above."""
     joined = words(record["pieces"])
     values = sums(joined, record["cbmi"])
+    leftwards = _right_to_left(word.text for word in joined)
     figure = pyplot.figure(figsize=(LINE_WIDTH, 4))
     renderer = figure.canvas.get_renderer()
 
@@ -54,14 +58,14 @@ def sentence(pyplot: Any, record: Record) -> Any:
         return inches
 
     boxes, x, line = [], 0.0, 0
-    for word, value in zip(joined, values, strict=True):
-        text = "end" if word.control else word.text or "␣"
+    for word, value in zip(joined[:MOST_WORDS], values, strict=False):
+        text = "end" if word.control else _cut(word.text, LONGEST_WORD) or "␣"
         wide = max(width(text, 11), width(_signed(value), 7)) + 0.16
         if x and x + wide > LINE_WIDTH:
             x, line = 0.0, line + 1
         boxes.append((x, line, wide, text, value))
         x += wide + 0.05
-    source = _wrapped(record["source"], LINE_WIDTH, lambda text: width(text, 10))
+    source = _wrapped(_cut(record["source"], LONGEST_SOURCE), LINE_WIDTH, lambda text: width(text, 10))
     height = 0.24 * len(source) + 0.12 + 1.45 * LINE_HEIGHT * (line + 1) + 0.5
     figure.set_size_inches(LINE_WIDTH, height)
     axis = figure.add_axes((0, 0, 1, 1))
@@ -72,6 +76,7 @@ def sentence(pyplot: Any, record: Record) -> Any:
     top = 0.24 * len(source) + 0.22
     for x, line, wide, text, value in boxes:
         own, y = level(value), top + 1.45 * LINE_HEIGHT * line
+        x = LINE_WIDTH - x - wide if leftwards else x
         box = pyplot.Rectangle((x, y), wide, 0.3, color=COLORS[own], linewidth=0)
         axis.add_patch(box)
         white = "#ffffff" if own in DARK else INK
@@ -192,12 +197,20 @@ def _drawable(text: str) -> str:
 
 
 def _wrapped(text: str, room: float, width: Any) -> list[str]:
-    """Lines that fit; a word that is too long has a line of its own."""
+    """Lines that fit, broken between words, or anywhere in text without spaces."""
     lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and width(longer) > room:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
+    for unit in re.findall(r"\S{1,20}\s*", text):
+        if lines[-1] and width((lines[-1] + unit).rstrip()) > room:
+            lines.append("")
+        lines[-1] += unit
+    return [line.rstrip() for line in lines]
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _right_to_left(texts: Iterable[str]) -> bool:
+    """Whether the first letter that has a direction is of a script written leftwards."""
+    directions = (unicodedata.bidirectional(letter) for text in texts for letter in text)
+    return next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L"

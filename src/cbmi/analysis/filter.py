@@ -7,6 +7,7 @@ The scores stay in PREFIX.scores: another threshold costs no more scoring.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from cbmi.analysis.drawing import check_plotting
 from cbmi.analysis.filter_page import QUANTILES, write_filter_page
 from cbmi.analysis.score import WINDOW, Scorer
-from cbmi.data.text import check_pairs, count_lines, open_bytes, read_pairs, report_repaired
+from cbmi.data.text import check_pairs, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, to_json, try_lock, write_atomically
 from cbmi.progress import bar, say
@@ -41,15 +43,18 @@ class Choice:
     def __post_init__(self) -> None:
         if self.keep is not None and self.minimum is not None:
             raise UserError("filter: say either --keep SHARE or --min SCORE, not both.")
+        if self.minimum is not None and not math.isfinite(self.minimum):
+            raise UserError(f"--min: {self.minimum} should be a number, such as 0.5.")
         if self.keep is not None and not 0 < self.keep <= 1:
             raise UserError(f"--keep: {self.keep:g} should be a share above 0 and at most 1, such as 0.9.")
 
     def kept(self, scores: np.ndarray, empty: np.ndarray) -> np.ndarray:
-        """(pairs,) whether each is kept. Pairs with an empty side go first; of equal scores the later go first."""
+        """(pairs,) whether each is kept: never one with an empty side; the share is of the others. Of equal scores
+        the first are kept."""
         if self.minimum is not None:
             return (scores >= self.minimum) & ~empty
         candidates = scores[~empty]
-        count = min(round(self.keep * len(scores)), len(candidates))
+        count = round(self.keep * len(candidates))
         if not count:
             return np.zeros(len(scores), bool)
         lowest = np.partition(candidates, len(candidates) - count)[len(candidates) - count]
@@ -63,8 +68,10 @@ def filter_corpus(
     model: Trained, files: Sequence[str], choice: Choice, prefix: Path, world: World
 ) -> dict[str, int] | None:
     """Score a corpus, part it, and write the page; gives how many pairs were kept and dropped (None: not asked)."""
+    check_plotting()
     scores = Scores(Path(f"{prefix}.scores"), model, files)
     scores.check()
+    _check_outputs(prefix, _sides(model), files)
     with scores.lock() if world.first else nullcontext():
         if world.first:
             scores.claim()
@@ -78,7 +85,7 @@ def filter_corpus(
         if choice.keep is not None or choice.minimum is not None:
             kept = choice.kept(values, empty)
             _write(files, values, kept, prefix, _sides(model))
-        _write_page(model, files, values, kept, prefix)
+        _write_page(model, files, values, empty, kept, prefix)
     return _say(values, empty, kept, prefix, _sides(model))
 
 
@@ -92,15 +99,14 @@ class Scores:
 
     def check(self) -> None:
         """Refuse files that cannot be read or are not aligned, before hours are spent on them."""
-        lines = []
         for file in self.files:
-            open_bytes(file).close()
-            lines.append(count_lines(file))
-        if lines[0] != lines[1]:
-            check_pairs(self.files)  # which says what is wrong
-        if not lines[0]:
+            if Path(file).exists() and not Path(file).is_file():
+                raise UserError(
+                    f"{file}: this is read several times, so it has to be a file, not a pipe or a folder."
+                )
+        self.lines = check_pairs(self.files)
+        if not self.lines:
             raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
-        self.lines = lines[0]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -168,6 +174,22 @@ def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
         yield window
 
 
+def _names(prefix: Path, sides: tuple[str, str]) -> dict[tuple[str, str], Path]:
+    """The files of both parts: (part, end) → name."""
+    ends = (*sides, "scores")
+    return {(part, end): Path(f"{prefix}.{part}.{end}") for part in ("kept", "dropped") for end in ends}
+
+
+def _check_outputs(prefix: Path, sides: tuple[str, str], files: Sequence[str]) -> None:
+    """Refuse to write over the corpus."""
+    for path in _names(prefix, sides).values():
+        for file in files:
+            if path.exists() and path.samefile(file):
+                raise UserError(f"{file} would be written over by -o {prefix}: choose another prefix.")
+            if path.is_dir():
+                raise UserError(f"{path}: this is a folder, where a file is to be written: choose another -o.")
+
+
 def _sides(model: Trained) -> tuple[str, str]:
     """The ends of the files' names."""
     languages = (model.config.data.source, model.config.data.target)
@@ -178,7 +200,7 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
     """PREFIX.kept.* and PREFIX.dropped.*: both sides and the scores; all of them appear when all are complete."""
     ends = (*sides, "scores")
     with ExitStack() as stack:
-        names = {(part, end): Path(f"{prefix}.{part}.{end}") for part in ("kept", "dropped") for end in ends}
+        names = _names(prefix, sides)
         places = {key: stack.enter_context(atomic_file(path)) for key, path in names.items()}
         streams = {key: open(path, "w", encoding="utf-8", newline="\n") for key, path in places.items()}
         with bar("Writing", len(scores), "pairs") as progress:
@@ -197,9 +219,18 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
 
 
 def _write_page(
-    model: Trained, files: Sequence[str], scores: np.ndarray, kept: np.ndarray | None, prefix: Path
+    model: Trained,
+    files: Sequence[str],
+    scores: np.ndarray,
+    empty: np.ndarray,
+    kept: np.ndarray | None,
+    prefix: Path,
 ) -> None:
-    order = np.argsort(scores, kind="stable")
+    """What people choose by: pairs with an empty side are never kept, so they are not shown either."""
+    filled = np.flatnonzero(~empty)
+    if not len(filled):
+        raise UserError(f"{' and '.join(files)}: every pair has an empty side.")
+    order = filled[np.argsort(scores[filled], kind="stable")]
     wanted = {quantile: _around(order, quantile) for quantile in QUANTILES}
     places = {int(place) for group in wanted.values() for place in group}
     pairs = {n: pair for n, pair in enumerate(read_pairs(files, Counter())) if n in places}
@@ -208,7 +239,7 @@ def _write_page(
         quantile: [(int(place) + 1, records[int(place)]) for place in group] for quantile, group in wanted.items()
     }
     threshold = float(scores[kept].min()) if kept is not None and kept.any() else None
-    write_filter_page(Path(f"{prefix}.html"), list(files), scores, threshold, kept, samples)
+    write_filter_page(Path(f"{prefix}.html"), list(files), scores[filled], int(empty.sum()), threshold, kept, samples)
 
 
 def _around(order: np.ndarray, quantile: float) -> np.ndarray:

@@ -22,11 +22,12 @@ def write_filter_page(
     path: Path,
     files: list[str],
     scores: np.ndarray,
+    empty: int,
     threshold: float | None,
     kept: np.ndarray | None,
     samples: Samples,
 ) -> None:
-    """PATH and beside it its histogram as CSV, SVG and PNG."""
+    """PATH and beside it its histogram as CSV, SVG and PNG; `scores` are those of pairs with text on both sides."""
     counts, edges = histogram(scores)
     picture = _histogram_figure(counts, edges, threshold)
     table = [(share, *_at(scores, share)) for share in SHARES if _at(scores, share)[0]]
@@ -41,6 +42,7 @@ def write_filter_page(
     view = {
         "files": files,
         "pairs": len(scores),
+        "empty": empty,
         "kept": None if kept is None else int(kept.sum()),
         "threshold": threshold,
         "histogram": data_address(picture[0]),

@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cbmi.analysis.drawing import write_pictures
+from cbmi.analysis.drawing import check_plotting, write_pictures
 from cbmi.analysis.figures import make_figures
 from cbmi.analysis.heatmap import write_page
 from cbmi.analysis.score import score_pairs
 from cbmi.analysis.words import repeats, sums, words
-from cbmi.data.text import count_lines, read_pairs, report_repaired
+from cbmi.data.text import check_pairs, count_lines, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.progress import bar, say
 from cbmi.training.trained import Trained
@@ -28,9 +28,11 @@ def read_some(files: Sequence[str], limit: int) -> list[Pair]:
     report_repaired(counts)
     if not pairs:
         raise UserError(f"{' and '.join(files)}: there is nothing to show.")
-    lines = count_lines(files[0])
-    if lines > len(pairs):
-        say(f"Shows the first {len(pairs):,} of {lines:,} pairs; --limit takes more.")
+    lines = [count_lines(file) for file in files]
+    if lines[0] != lines[1]:
+        check_pairs(files)  # which says what is wrong
+    if lines[0] > len(pairs):
+        say(f"Shows the first {len(pairs):,} of {lines[0]:,} pairs; --limit takes more.")
     return pairs
 
 
@@ -38,6 +40,7 @@ def inspect_pairs(
     models: Sequence[Trained], pairs: Sequence[Pair], page: Path, figures: Path | None, pair: int | None
 ) -> None:
     """Write the page of the pairs, and the first model's figures into a folder; `pair`: which to draw, from 1."""
+    check_plotting()
     if pair is not None and not 1 <= pair <= len(pairs):
         raise UserError(f"--pair: {pair} is not between 1 and {len(pairs)}, the number of pairs.")
     scored = []

@@ -8,6 +8,7 @@ process and the power.
 from __future__ import annotations
 
 import csv
+import io
 import random
 import secrets
 import sqlite3
@@ -54,15 +55,17 @@ def create_study(
     for name, count in Counter(names).items():
         if count > 1:
             raise UserError(f"--system: two systems are named '{name}'.")
-    texts = {name: list(read_lines(file, Counter())) for name, file in [("", source), *systems]}
-    if reference:
-        texts["reference"] = list(read_lines(reference, Counter()))
-    for (_, file), lines in zip([("", source), *systems, ("", reference)], texts.values(), strict=False):
-        if len(lines) != len(texts[""]):
-            raise UserError(
-                f"{source} has {len(texts[''])} lines but {file} has {len(lines)}: they should be aligned."
-            )
-    filled = [number for number, line in enumerate(texts[""]) if line.strip()]
+    sources = list(read_lines(source, Counter()))
+
+    def aligned(file: str) -> list[str]:
+        lines = list(read_lines(file, Counter()))
+        if len(lines) != len(sources):
+            raise UserError(f"{source} has {len(sources)} lines but {file} has {len(lines)}: they should be aligned.")
+        return lines
+
+    references = aligned(reference) if reference else None
+    texts = {name: aligned(file) for name, file in systems}
+    filled = [number for number, line in enumerate(sources) if line.strip()]
     if sample > len(filled):
         raise UserError(f"--sample: {sample} is more than the {len(filled)} lines with text that {source} has.")
     path = folder / "study.db"
@@ -73,7 +76,7 @@ def create_study(
     with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:
-        Study(temporary).fill(lines, texts, names, annotators, draw)
+        Study(temporary, new=True).fill(lines, sources, references, texts, annotators, draw)
     return open_study(folder)
 
 
@@ -87,14 +90,16 @@ def open_study(folder: Path) -> Study:
 class Study:
     """The file of a study. Every call opens it anew, so that any thread may call."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, new: bool = False) -> None:
+        self.path, self.new = path, new
 
     @contextmanager
     def _open(self, write: bool = False) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it happens, or nothing."""
         try:
-            connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            # A file that was moved away is missed, not made anew.
+            name = f"{self.path.resolve().as_uri()}?mode={'rwc' if self.new else 'rw'}"
+            connection = sqlite3.connect(name, timeout=60, isolation_level=None, uri=True)
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives the power, too
@@ -109,21 +114,22 @@ class Study:
     def fill(
         self,
         lines: Sequence[int],
+        sources: Sequence[str],
+        references: Sequence[str] | None,
         texts: Mapping[str, list[str]],
-        systems: Sequence[str],
         annotators: int,
         draw: random.Random,
     ) -> None:
-        outputs = [(line, name) for line in lines for name in systems]
+        """`texts`: the systems' translations by name."""
+        outputs = [(line, name) for line in lines for name in texts]
         translations = list(dict.fromkeys((line, texts[name][line]) for line, name in outputs))
         draw.shuffle(translations)  # an item's number says nothing of its system
         items = {translation: number for number, translation in enumerate(translations, start=1)}
         with self._open(write=True) as db:
             for statement in SCHEMA.split(";\n"):
                 db.execute(statement)
-            references = texts.get("reference")
             rows = [
-                (number, line + 1, texts[""][line], references[line] if references else None, text)
+                (number, line + 1, sources[line], references[line] if references else None, text)
                 for (line, text), number in items.items()
             ]
             db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
@@ -212,6 +218,7 @@ COLUMNS = ("item", "source", "reference", "translation", *CRITERIA)
 def export_sheet(study: Study, annotator: str, output: TextIO) -> None:
     """An annotator's items as CSV, to be filled in by a spreadsheet program."""
     _known(study, annotator)
+    output.write("\ufeff")  # by which spreadsheet programs know UTF-8
     writer = csv.writer(output, lineterminator="\r\n")
     writer.writerow(COLUMNS)
     for item in study.items(annotator):
@@ -228,24 +235,36 @@ def import_sheet(study: Study, annotator: str, path: Path) -> int:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not valid UTF-8; save the sheet as CSV in UTF-8.") from None
-    first = text.split("\n", 1)[0]
-    rows = csv.DictReader(text.splitlines(keepends=True), delimiter=max(",;\t", key=first.count))
-    if rows.fieldnames is None or "item" not in rows.fieldnames:
-        raise UserError(f"{path}, line 1: there is no column 'item'; give a sheet of cbmi humaneval export.")
-    ratings, known = [], {item["item"] for item in study.items(annotator)}
-    for row in rows:
-        where = f"{path}, line {rows.line_num}"
-        item = (row["item"] or "").strip()
-        if not item.isdigit() or int(item) not in known:
-            raise UserError(f"{where}, column item: there is no item '{item}' in this study.")
-        for criterion in CRITERIA:
-            value = (row.get(criterion) or "").strip()
-            if value and (not value.isdigit() or not LOWEST <= int(value) <= HIGHEST):
-                raise UserError(f"{where}, column {criterion}: '{value}' should be a whole number from 1 to 5.")
-            if value:
-                ratings.append((int(item), criterion, int(value)))
+    ratings = list(_read_ratings(text, path, {item["item"] for item in study.items(annotator)}))
     study.rate(annotator, ratings)
     return len(ratings)
+
+
+def _read_ratings(text: str, path: Path, known: set[int]) -> Iterator[tuple[int, str, int]]:
+    """(item, criterion, value) of every cell that is filled in."""
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    header = text.split("\n", 1)[0]
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=header.count))
+    for column in ("item", *CRITERIA):
+        if column not in (rows.fieldnames or ()):
+            raise UserError(f"{path}, line 1: there is no column '{column}'; give a sheet of cbmi humaneval export.")
+    seen = set()
+    try:
+        for row in rows:
+            where, item = f"{path}, line {rows.line_num}", (row["item"] or "").strip()
+            if not item.isascii() or not item.isdigit() or int(item) not in known:
+                raise UserError(f"{where}, column item: there is no item '{item}' in this study.")
+            if item in seen:
+                raise UserError(f"{where}, column item: item {item} stands there twice.")
+            seen.add(item)
+            for criterion in CRITERIA:
+                value = (row[criterion] or "").strip()
+                if value and value not in {str(number) for number in range(LOWEST, HIGHEST + 1)}:
+                    raise UserError(f"{where}, column {criterion}: '{value}' should be a whole number from 1 to 5.")
+                if value:
+                    yield int(item), criterion, int(value)
+    except csv.Error as error:
+        raise UserError(f"{path}, line {rows.line_num}: {error}.") from None
 
 
 def _known(study: Study, annotator: str) -> None:

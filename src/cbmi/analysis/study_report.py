@@ -85,14 +85,17 @@ def _agreement(table: list[dict[str, Any]], criterion: str) -> dict[str, Any] | 
     if mean is None:
         return None
     named = {f"{one} and {other}": kappa for (one, other), kappa in pairs.items()}
-    return {"kappa": mean, "reading": reading(mean), "pairs": named}
+    common = sum(sum(item in rated for rated in raters.values()) > 1 for item in set().union(*raters.values()))
+    return {"kappa": mean, "reading": reading(mean), "pairs": named, "items": common}
 
 
 def write_report(study: Study, folder: Path) -> str:
     """Write report.html, report.md, table.tex, systems.csv and ratings.csv; gives the text."""
     found = summary(study)
     text = to_markdown(found)
-    page = render_page("cbmi.analysis", "study.html.jinja", found | {"criteria": [*CRITERIA, AVERAGE]})
+    raters = len({row["annotator"] for row in study.table()})
+    view = found | {"criteria": [*CRITERIA, AVERAGE], "raters": raters}
+    page = render_page("cbmi.analysis", "study.html.jinja", view)
     for name, content in {
         "report.html": page,
         "report.md": text,
@@ -114,13 +117,14 @@ def to_markdown(found: dict[str, Any]) -> str:
     names = [*CRITERIA, AVERAGE]
     lines = ["| Model | Adequacy | Fluency | Avg. |", "|---|--:|--:|--:|"]
     for row in found["systems"]:
-        cells = [_cell(row, name) + _mark(found, name) for name in names]
+        cells = [_cell(row, name) + (_mark(found, name) if row["scores"][name] else "") for name in names]
         lines.append(f"| {row['system'].replace('|', chr(92) + '|')} | " + " | ".join(cells) + " |")
     lines.append("")
     for criterion, agreement in found["agreement"].items():
         if agreement:
-            kappa = f"Cohen's kappa {agreement['kappa']:.2f} on average: {agreement['reading']} agreement"
-            lines.append(f"- {criterion}: {kappa}{' (*)' if agreement['kappa'] > SUBSTANTIAL else ''}.")
+            kappa, items = f"{agreement['kappa']:.2f}", agreement["items"]
+            said = f"Cohen's kappa {kappa} on average over {items} items: {agreement['reading']} agreement"
+            lines.append(f"- {criterion}: {said}{' (*)' if agreement['kappa'] > SUBSTANTIAL else ''}.")
         else:
             lines.append(f"- {criterion}: no two annotators have rated the same translation yet.")
     lines.append(

@@ -160,7 +160,7 @@ def serve(
     from cbmi.serving.inspector import serve_inspector
     from cbmi.training.trained import Trained
 
-    serve_inspector(Trained(run, checkpoint, device), host, port, show)
+    serve_inspector(Trained(run, checkpoint, device, precision="fp32"), host, port, show)
 
 
 @app.command("prior-accuracy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from starlette.applications import Starlette
@@ -22,7 +22,7 @@ from cbmi.serving.web import Body, address, allowed_hosts, application, listen, 
 
 class Rating(Body):
     item: Annotated[int, Field(ge=1, le=2**53)]
-    criterion: str
+    criterion: Literal["adequacy", "fluency"]
     value: Annotated[int, Field(ge=LOWEST, le=HIGHEST)]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-AT_A_TIME = 256  # things computed together at most
 WAITING = 4096  # things that wait at most; more are turned away
 
 
@@ -15,25 +16,46 @@ class Busy(Exception):
     """Too much is waiting already."""
 
 
-class Batcher:
-    """Collects things under a key and computes those of one key together: `compute(key, things) -> results`."""
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One thing of a request, and where its result goes."""
 
-    def __init__(self, compute: Callable[[Any, list[Any]], Sequence[Any]]) -> None:
-        self.compute = compute
+    key: Hashable
+    thing: Any
+    cost: int
+    request: int
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future
+
+
+class Batcher:
+    """Collects things under a key and computes those of one key together: `compute(key, things) -> results`.
+
+    A batch costs at most `most`, by the caller's measure (or is a single thing), and a request that needs several
+    stands in line again after each: a large one does not keep the small ones waiting.
+    """
+
+    def __init__(self, compute: Callable[[Any, list[Any]], Sequence[Any]], most: int) -> None:
+        self.compute, self.most = compute, most
         self.changed = threading.Condition()
-        self.queue: list[tuple[Hashable, Any, asyncio.AbstractEventLoop, asyncio.Future]] = []
+        self.queue: list[Entry] = []
+        self.numbers = itertools.count()
         self.stopped = False
         self.thread = threading.Thread(target=self._work, daemon=True, name="batcher")
         self.thread.start()
 
-    async def submit(self, key: Hashable, things: Sequence[Any]) -> list[Any]:
-        """The results of things, in order; raises `Busy`, or what the computation raised."""
-        loop = asyncio.get_running_loop()
+    async def submit(self, key: Hashable, things: Sequence[Any], cost: Callable[[Any], int]) -> list[Any]:
+        """The results of things, in order; raises `Busy`, or what the computation raised. Cancelled, what has not
+        been begun is dropped."""
+        loop, number = asyncio.get_running_loop(), next(self.numbers)
         with self.changed:
             if len(self.queue) + len(things) > WAITING:
                 raise Busy
             futures = [loop.create_future() for _ in things]
-            self.queue += [(key, thing, loop, future) for thing, future in zip(things, futures, strict=True)]
+            self.queue += [
+                Entry(key, thing, cost(thing), number, loop, future)
+                for thing, future in zip(things, futures, strict=True)
+            ]
             self.changed.notify()
         results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:
@@ -42,10 +64,11 @@ class Batcher:
         return list(results)
 
     def stop(self) -> None:
+        """End soon; what is being computed is not waited for long."""
         with self.changed:
             self.stopped = True
             self.changed.notify()
-        self.thread.join()
+        self.thread.join(timeout=2)
 
     def _work(self) -> None:
         while True:
@@ -54,18 +77,29 @@ class Batcher:
                     self.changed.wait()
                 if self.stopped:
                     return
-                key = self.queue[0][0]
-                taken = [entry for entry in self.queue if entry[0] == key][:AT_A_TIME]
-                chosen = set(map(id, taken))
-                self.queue = [entry for entry in self.queue if id(entry) not in chosen]
-            wanted = [entry for entry in taken if not entry[3].cancelled()]
+                batch = self._take()
+            if not batch:
+                continue
             try:
-                results: Sequence[Any] = self.compute(key, [thing for _, thing, _, _ in wanted])
+                results: Sequence[Any] = self.compute(batch[0].key, [entry.thing for entry in batch])
             except Exception as error:  # whatever one batch meets, the next is served
-                results = [error] * len(wanted)
-            for (_, _, loop, future), result in zip(wanted, results, strict=True):
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(_settle, future, result)
+                results = [error] * len(batch)
+            for entry, result in zip(batch, results, strict=True):
+                if not entry.loop.is_closed():
+                    entry.loop.call_soon_threadsafe(_settle, entry.future, result)
+
+    def _take(self) -> list[Entry]:
+        """The next batch; the requests it is of go to the end of the line with what is left of them."""
+        waiting = [entry for entry in self.queue if not entry.future.cancelled()]
+        batch, total = [], 0
+        for entry in waiting:
+            if entry.key == waiting[0].key and (not batch or total + entry.cost <= self.most):
+                batch.append(entry)
+                total += entry.cost
+        served, taken = {entry.request for entry in batch}, set(map(id, batch))
+        left = [entry for entry in waiting if id(entry) not in taken]
+        self.queue = sorted(left, key=lambda entry: entry.request in served)
+        return batch
 
 
 def _settle(future: asyncio.Future, result: Any) -> None:

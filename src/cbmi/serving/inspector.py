@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -17,16 +19,17 @@ from cbmi import __version__
 from cbmi.analysis.heatmap import FACTORS, cells
 from cbmi.analysis.score import Scorer
 from cbmi.analysis.words import EDGES, Word, words
-from cbmi.data.vocabulary import SPECIALS
+from cbmi.data.vocabulary import SPECIALS, Vocabulary
 from cbmi.progress import say
 from cbmi.serving.batching import Batcher, Busy
 from cbmi.serving.web import Body, address, allowed_hosts, application, listen, page, read_body, serve
-from cbmi.training.trained import Trained
+from cbmi.training.trained import LONGEST_LINE, Trained
 
-LONGEST = 5_000  # characters of a sentence
+LONGEST = 2_000  # characters of a sentence
 MOST = 64  # sentences of a request
 INVENTED = math.log(2)  # CBMI below which a content word owes the source next to nothing
 COMMON = 0.04  # of the vocabulary: its first pieces, in the order in which BPE found them, are the function words
+WORK = 8 * 2_000  # characters times beam that are computed at a time
 BYTES = 256  # pieces of single bytes, after the special ones
 
 EXAMPLES = {
@@ -41,8 +44,8 @@ class TranslateRequest(Body):
     """What to translate, and how."""
 
     source: Annotated[list[Text], Field(min_length=1, max_length=MOST)]
-    beam: Annotated[int, Field(ge=1, le=16)] = 4
-    nbest: Annotated[int, Field(ge=1, le=16)] = 1
+    beam: Annotated[int, Field(ge=1, le=8)] = 4
+    nbest: Annotated[int, Field(ge=1, le=8)] = 1
     length_penalty: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)] = 0.6
 
 
@@ -107,7 +110,7 @@ class Inspector:
 
     def __init__(self, model: Trained) -> None:
         self.model, self.scorer = model, Scorer(model)
-        self.batcher = Batcher(self._compute)
+        self.batcher = Batcher(self._compute, WORK)
 
     def app(self, hosts: tuple[str, ...] | None) -> Starlette:
         @asynccontextmanager
@@ -148,30 +151,55 @@ class Inspector:
         if wanted.nbest > wanted.beam:
             raise HTTPException(422, f"nbest: {wanted.nbest} is more than the beam's width, {wanted.beam}.")
         key = ("translate", wanted.beam, wanted.length_penalty, wanted.nbest)
-        return JSONResponse({"translations": await self._submit(key, wanted.source)})
+        sources = [_one_line(text) for text in wanted.source]
+        for place, text in enumerate(sources):
+            self._check_length(f"source.{place}", self.model.source, text)
+        cost = wanted.beam
+        return JSONResponse(
+            {"translations": await self._submit(request, key, sources, lambda text: cost * len(text))}
+        )
 
     async def _score(self, request: Request) -> Response:
         wanted = await read_body(request, ScoreRequest)
         pairs = [(_one_line(pair.source), _one_line(pair.target)) for pair in wanted.pairs]
-        return JSONResponse({"pairs": await self._submit(("score",), pairs)})
+        for place, pair in enumerate(pairs):
+            for side, vocabulary, text in zip(
+                Pair.model_fields, (self.model.source, self.model.target), pair, strict=True
+            ):
+                self._check_length(f"pairs.{place}.{side}", vocabulary, text)
+        scored = await self._submit(request, ("score",), pairs, lambda pair: sum(map(len, pair)))
+        return JSONResponse({"pairs": scored})
 
-    async def _submit(self, key: tuple, things: list[Any]) -> list[Any]:
+    def _check_length(self, where: str, vocabulary: Vocabulary, text: str) -> None:
+        """Nothing is cut in silence."""
+        pieces = len(vocabulary.encode([text])[0])
+        if pieces > LONGEST_LINE:
+            raise HTTPException(422, f"{where}: {pieces:,} pieces are more than the model reads, {LONGEST_LINE:,}.")
+
+    async def _submit(self, request: Request, key: tuple, things: list[Any], cost: Callable[[Any], int]) -> list[Any]:
+        """The batcher's results; who has gone is not computed for."""
+        task = asyncio.ensure_future(self.batcher.submit(key, things, cost))
         try:
-            return await self.batcher.submit(key, things)
+            while not task.done():
+                await asyncio.wait({task}, timeout=0.5)
+                if not task.done() and await request.is_disconnected():
+                    raise ClientDisconnect
+            return task.result()
         except Busy:
             raise HTTPException(503, "Too many requests are waiting; try again.", {"Retry-After": "1"}) from None
+        finally:
+            task.cancel()
 
     def _compute(self, key: tuple[Literal["translate", "score"], Any], things: list[Any]) -> list[Any]:
         """Called by the batcher's thread alone."""
         if key[0] == "score":
             return [self._scored(record) for record in self.scorer.score(things)]
         _, beam, length_penalty, nbest = key
-        sources = [_one_line(text) for text in things]
         settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
-        found = self.model.hypotheses(sources, **settings)
+        found = self.model.hypotheses(things, **settings)
         flat = [(place, one) for place, several in enumerate(found) for one in several]
         texts = [self.model.target.decode(one.ids) for _, one in flat]
-        pairs = [(sources[place], text) for (place, _), text in zip(flat, texts, strict=True)]
+        pairs = [(things[place], text) for (place, _), text in zip(flat, texts, strict=True)]
         answers: list[list[dict[str, Any]]] = [[] for _ in things]
         for (place, one), record in zip(flat, self.scorer.score(pairs), strict=True):
             figures = {"score": one.score, "log_probability": one.log_probability}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -24,6 +25,7 @@ from cbmi.errors import UserError
 from cbmi.progress import say
 
 LARGEST_BODY = 256 * 1024  # bytes
+PATIENCE = 30  # seconds that a request's body may take
 BACKLOG = 1024  # connections that wait to be taken
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = {
@@ -49,10 +51,14 @@ async def read_body(request: Request, kind: type[Model]) -> Model:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "The request should be JSON, with Content-Type: application/json.")
     content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > LARGEST_BODY:
-            raise HTTPException(413, f"The request is over {LARGEST_BODY:,} bytes.")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > LARGEST_BODY:
+                    raise HTTPException(413, f"The request is over {LARGEST_BODY:,} bytes.")
+    except TimeoutError:
+        raise HTTPException(408, f"The request was not complete after {PATIENCE} s.") from None
     try:
         return kind.model_validate(json.loads(content))
     except ValidationError as error:
@@ -144,14 +150,23 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(sock: socket.socket) -> str:
+    """What to open; of a server for all comers, by this machine's name."""
     host, port = sock.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        return f"http://{socket.gethostname()}:{port}"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(app: Starlette, sock: socket.socket, show: str | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM; `show`: an address to open in the browser."""
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, timeout_keep_alive=20, server_header=False, backlog=BACKLOG
+        app,
+        log_level="error",  # a line for every malformed request would let anybody fill the disk
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=20,
+        timeout_graceful_shutdown=3,
+        backlog=BACKLOG,
     )
     server = uvicorn.Server(config)
     if show is not None and _has_screen():
