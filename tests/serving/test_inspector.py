@@ -159,13 +159,19 @@ def test_without_the_extra(small_run, monkeypatch):
     assert "cbmi[serve]" in refused("serve", small_run / "run", "--no-open")
 
 
+def run(coroutine):
+    """In a thread of its own: Playwright's loop may be running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def together(*requests):
     """What several coroutines give."""
 
     async def all_of_them():
         return await asyncio.gather(*requests, return_exceptions=True)
 
-    return asyncio.run(all_of_them())
+    return run(all_of_them())
 
 
 def test_what_waits_has_an_end_and_errors_stay_where_they_belong():
@@ -210,7 +216,7 @@ def test_a_large_request_takes_turns_and_a_cancelled_one_ends():
         going.set()
         return await small, await large
 
-    assert asyncio.run(three()) == (["small"], ["large"] * 9)
+    assert run(three()) == (["small"], ["large"] * 9)
     batcher.stop()
     assert batches[0] == ["large", "large"]
     assert "small" in batches[1] + batches[2]  # not after the nine
