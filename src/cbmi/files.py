@@ -102,6 +102,18 @@ def try_lock(path: Path) -> int | None:
 
 
 @contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from a folder; refuse where one is in it. A killed process's lock is gone with it."""
+    descriptor = try_lock(folder / ".lock")
+    if descriptor is None:
+        raise UserError(f"{folder} is in use by another process; wait for it or stop it.")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is in a block with the same path."""
     with disk_errors(path):

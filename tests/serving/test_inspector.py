@@ -12,8 +12,8 @@ import pytest
 from servers import ask, server
 from tasks import cbmi, refused
 
+from cbmi.serving.api import openapi
 from cbmi.serving.batching import Batcher, Busy
-from cbmi.serving.inspector import openapi
 
 
 @pytest.fixture(scope="module")

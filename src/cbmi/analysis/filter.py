@@ -1,7 +1,7 @@
 """`cbmi filter`: a parallel corpus parted by sentence CBMI into what to keep and what to drop.
 
-The corpus is read as a stream, twice: first it is scored, chunk by chunk, each chunk's scores a file of their own, so
-that the work can be interrupted and shared; then, with the threshold known, its lines are written where they belong.
+The corpus is read as a stream, several times: for its mistakes; to score it, chunk by chunk, each with a file of its
+own, so that the work can be interrupted and shared; and, the threshold known, to write its lines where they belong.
 The scores stay in PREFIX.scores: another threshold costs no more scoring.
 """
 
@@ -11,7 +11,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,8 +23,8 @@ from cbmi.analysis.filter_page import QUANTILES, write_filter_page
 from cbmi.analysis.score import WINDOW, Scorer
 from cbmi.data.text import check_pairs, read_pairs, report_repaired
 from cbmi.errors import UserError
-from cbmi.files import atomic_file, read_json, sha256, to_json, try_lock, write_atomically
-from cbmi.progress import bar, say
+from cbmi.files import alone_in, atomic_file, read_json, sha256, to_json, write_atomically
+from cbmi.progress import Bar, bar, say
 from cbmi.training import checkpoint as store
 from cbmi.training.trained import Trained
 from cbmi.training.world import World
@@ -72,7 +72,7 @@ def filter_corpus(
     scores = Scores(Path(f"{prefix}.scores"), model, files)
     scores.check()
     _check_outputs(prefix, _sides(model), files)
-    with scores.lock() if world.first else nullcontext():
+    with alone_in(scores.folder) if world.first else nullcontext():
         if world.first:
             scores.claim()
         world.barrier()
@@ -81,6 +81,8 @@ def filter_corpus(
         if not world.first:
             return None
         values, empty = scores.read()
+        if empty.all():
+            raise UserError(f"{' and '.join(files)}: every pair has an empty side.")
         kept = None
         if choice.keep is not None or choice.minimum is not None:
             kept = choice.kept(values, empty)
@@ -107,16 +109,6 @@ class Scores:
         self.lines = check_pairs(self.files)
         if not self.lines:
             raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        descriptor = try_lock(self.folder / ".lock")
-        if descriptor is None:
-            raise UserError(f"{self.folder} is in use by another process; wait for it or stop it.")
-        try:
-            yield
-        finally:
-            os.close(descriptor)
 
     def claim(self) -> None:
         """Make the folder that of this corpus and model; refuse if it is another's."""
@@ -153,7 +145,7 @@ class Scores:
         if world.first:
             report_repaired(counts)
 
-    def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress) -> None:
+    def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress: Bar) -> None:
         rows = np.empty((len(pairs), 2))
         rows[:, 0] = scorer.sentence_cbmi(pairs, progress.advance)
         rows[:, 1] = [not (source.strip() and target.strip()) for source, target in pairs]
@@ -228,8 +220,6 @@ def _write_page(
 ) -> None:
     """What people choose by: pairs with an empty side are never kept, so they are not shown either."""
     filled = np.flatnonzero(~empty)
-    if not len(filled):
-        raise UserError(f"{' and '.join(files)}: every pair has an empty side.")
     order = filled[np.argsort(scores[filled], kind="stable")]
     wanted = {quantile: _around(order, quantile) for quantile in QUANTILES}
     places = {int(place) for group in wanted.values() for place in group}

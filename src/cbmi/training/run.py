@@ -12,7 +12,7 @@ from cbmi.config import RunConfig, check, differences
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, try_lock, write_atomically
+from cbmi.files import alone_in, atomic_folder, write_atomically
 from cbmi.objectives import build
 from cbmi.yaml_text import dump_yaml, parse_yaml
 
@@ -92,17 +92,14 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from this directory; a killed process's lock is gone with it."""
+        """Keep other processes from this directory."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: this is a file; a run needs a folder: choose another output=….")
-        descriptor = try_lock(self.path / ".lock")
-        if descriptor is None:
-            raise UserError(f"{self.path} is in use by another process; wait for it or stop it.")
-        try:
-            yield
-        finally:
-            self._leave_no_empty_folder()
-            os.close(descriptor)
+        with alone_in(self.path):
+            try:
+                yield
+            finally:
+                self._leave_no_empty_folder()
 
     def copy(self, other: Run) -> None:
         """Become a copy of another run as far as it has got. What is never changed in place is shared on the disk."""
