@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
@@ -199,10 +199,12 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
             for start, window in zip(
                 range(0, len(scores), WINDOW), _windows(read_pairs(files, Counter())), strict=True
             ):
-                own = slice(start, start + WINDOW)
-                for pair, score, keep in zip(window, scores[own].tolist(), kept[own].tolist(), strict=True):
-                    for end, text in zip(ends, (*pair, f"{score:.6f}"), strict=True):
-                        streams["kept" if keep else "dropped", end].write(text + "\n")
+                numbers = scores[start : start + WINDOW].tolist()
+                rows = [(*pair, f"{score:.6f}") for pair, score in zip(window, numbers, strict=True)]
+                for part, own in (("kept", kept), ("dropped", ~kept)):
+                    chosen = list(compress(rows, own[start : start + WINDOW]))
+                    for end, lines in zip(ends, zip(*chosen, strict=True), strict=True) if chosen else ():
+                        streams[part, end].write("\n".join(lines) + "\n")
                 progress.advance(len(window))
         for stream in streams.values():
             stream.flush()
