@@ -1,0 +1,67 @@
+"""Which words a system gets right: precision and recall by how often a word occurs in training.
+
+    python benchmarks/word_recall.py TRAIN REFERENCE NAME=FILE[,FILE...] ...
+
+TRAIN is the target side of the training text. Several files of a system (its seeds) are averaged. A word counts as found
+as often as it stands in both the translation and the reference of a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from cbmi.data.text import read_lines
+
+EDGES = (0, 1, 10, 100, 1_000, 10_000)  # each bin goes up to the next
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def words(line: str) -> Counter[str]:
+    return Counter(WORD.findall(line))
+
+
+def bin_of(count: int) -> int:
+    return max(edge for edge in EDGES if count >= edge)
+
+
+def tally(translations: Iterable[str], references: Iterable[str], counts: Counter[str]) -> dict[int, list[int]]:
+    """By bin: words found, words of the references, words of the translations."""
+    result = {edge: [0, 0, 0] for edge in EDGES}
+    for translation, reference in zip(translations, references, strict=True):
+        ours, theirs = words(translation), words(reference)
+        for column, group in enumerate((ours & theirs, theirs, ours)):
+            for word, number in group.items():
+                result[bin_of(counts[word])][column] += number
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("train")
+    parser.add_argument("reference")
+    parser.add_argument("systems", nargs="+", metavar="NAME=FILE[,FILE...]")
+    options = parser.parse_args()
+    counts: Counter[str] = Counter()
+    for line in read_lines(options.train, Counter()):
+        counts.update(WORD.findall(line))
+    references = list(read_lines(options.reference, Counter()))
+    names = [f"{low:,}" if low == 0 else f"{low:,}+" for low in EDGES]
+    print("| recall (precision), % | " + " | ".join(names) + " | all |\n|---|" + "--:|" * (len(EDGES) + 1))
+    size = tally(references, references, counts)
+    cells = [f"{size[edge][0]:,}" for edge in EDGES] + [f"{sum(one[0] for one in size.values()):,}"]
+    print("| words of the references | " + " | ".join(cells) + " |")
+    for system in options.systems:
+        name, files = system.split("=", 1)
+        runs = [tally(read_lines(file, Counter()), references, counts) for file in files.split(",")]
+        cells = []
+        for edges in [*((edge,) for edge in EDGES), EDGES]:
+            found, theirs, ours = (sum(run[edge][column] for run in runs for edge in edges) for column in range(3))
+            cells.append(f"{100 * found / max(theirs, 1):.1f} ({100 * found / max(ours, 1):.1f})")
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
