@@ -2,8 +2,8 @@
 
     python benchmarks/word_recall.py TRAIN REFERENCE NAME=FILE[,FILE...] ...
 
-TRAIN is the target side of the training text. Several files of a system (its seeds) are averaged. A word counts as found
-as often as it stands in both the translation and the reference of a line.
+TRAIN is the target side of the training text. Several files of a system (its seeds) are counted together. A word is
+found as often as it stands in both the translation and the reference of a line.
 """
 
 from __future__ import annotations
