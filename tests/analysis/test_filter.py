@@ -117,7 +117,7 @@ def test_choices():
             Choice(**wrong)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def large(small_run, tmp_path_factory):
     """A corpus of three chunks, and what an undisturbed process makes of it."""
     folder = tmp_path_factory.mktemp("large")

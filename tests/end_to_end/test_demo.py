@@ -11,7 +11,7 @@ from cbmi.analysis.ranking import roc_auc
 from cbmi.experiments.demo import labelled_tokens, score_training_pairs
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo"
     result = cbmi("demo", "-o", folder)
@@ -19,7 +19,7 @@ def demo(tmp_path_factory):
     return folder, result.stdout.decode()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def records(demo):
     return score_training_pairs(demo[0])
 

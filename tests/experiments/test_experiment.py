@@ -36,7 +36,7 @@ SYSTEMS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def task(tmp_path_factory) -> Path:
     """The beginning of the demo corpus, and a run file of two short stages."""
     folder = tmp_path_factory.mktemp("task")
@@ -87,7 +87,7 @@ def result_of(folder: Path) -> tuple[str, str, list[list[str]], list]:
     return table, text, sorted(rows), [record.get("accuracy") for record in records]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole(task, tmp_path_factory) -> Path:
     """An experiment that nothing has interrupted."""
     folder = tmp_path_factory.mktemp("whole")
