@@ -100,7 +100,7 @@ def test_an_acknowledged_rating_survives_kill(running, study):
 
 @pytest.mark.timeout(180)
 def test_nothing_is_lost_in_a_crowd(running, study):
-    """200 at once, thousands of malformed requests between them."""
+    """200 at once, hundreds of malformed requests between them."""
     _, base, paths = running
     items = {name: [item["item"] for item in study.items(name)] for name in study.annotators()}
     wanted = [

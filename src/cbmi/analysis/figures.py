@@ -65,6 +65,8 @@ def sentence(pyplot: Any, record: Record) -> Any:
             x, line = 0.0, line + 1
         boxes.append((x, line, wide, text, value))
         x += wide + 0.05
+    if cut := len(joined) > MOST_WORDS:
+        line += 1
     source = _wrapped(_cut(record["source"], LONGEST_SOURCE), LINE_WIDTH, lambda text: width(text, 10))
     height = 0.24 * len(source) + 0.12 + 1.45 * LINE_HEIGHT * (line + 1) + 0.5
     figure.set_size_inches(LINE_WIDTH, height)
@@ -74,6 +76,8 @@ def sentence(pyplot: Any, record: Record) -> Any:
     for number, text in enumerate(source):
         axis.text(0, 0.2 + 0.24 * number, _drawable(text), fontsize=10, color="#5b6470")
     top = 0.24 * len(source) + 0.22
+    if cut:
+        axis.text(LINE_WIDTH if leftwards else 0, top + 1.45 * LINE_HEIGHT * line + 0.15, "…", fontsize=11)
     for x, line, wide, text, value in boxes:
         own, y = level(value), top + 1.45 * LINE_HEIGHT * line
         x = LINE_WIDTH - x - wide if leftwards else x

@@ -38,7 +38,8 @@ def summary(study: Study) -> dict[str, Any]:
         name: sum(1 for item in study.items(name) if len(item["ratings"]) == len(CRITERIA))
         for name in study.annotators()
     }
-    return {"systems": rows, "agreement": agreement, "annotators": done, "items": size}
+    raters = len({row["annotator"] for row in table})
+    return {"systems": rows, "agreement": agreement, "annotators": done, "raters": raters, "items": size}
 
 
 def _by_line(table: list[dict[str, Any]], system: str, criterion: str) -> dict[tuple[str, int], float]:
@@ -93,8 +94,7 @@ def write_report(study: Study, folder: Path) -> str:
     """Write report.html, report.md, table.tex, systems.csv and ratings.csv; gives the text."""
     found = summary(study)
     text = to_markdown(found)
-    raters = len({row["annotator"] for row in study.table()})
-    view = found | {"criteria": [*CRITERIA, AVERAGE], "raters": raters}
+    view = found | {"criteria": [*CRITERIA, AVERAGE], "substantial": SUBSTANTIAL}
     page = render_page("cbmi.analysis", "study.html.jinja", view)
     for name, content in {
         "report.html": page,

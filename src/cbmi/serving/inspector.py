@@ -134,22 +134,13 @@ class Inspector:
     def _scored(self, record: dict[str, Any]) -> dict[str, Any]:
         """What the API says of a record."""
         joined, (shown, _) = words(record["pieces"]), cells(record)
-        result = []
-        for word, cell in zip(joined, shown, strict=True):
-            nmt, lm, cbmi = (sum(record[key][place] for place in word.pieces) for key in ("nmt", "lm", "cbmi"))
-            result.append(
-                {
-                    "text": cell["text"],
-                    "space": cell["space"],
-                    "end": word.control,
-                    "nmt": round(nmt, 6),
-                    "lm": round(lm, 6),
-                    "cbmi": round(cbmi, 6),
-                    "level": cell["level"],
-                    "figures": cell["figures"],
-                    "invented": cbmi < INVENTED and self._content_word(word, record["pieces"]),
-                }
-            )
+        result = [
+            {key: cell[key] for key in ("text", "space", "level", "figures")}
+            | {key: round(cell[key], 6) for key in ("nmt", "lm", "cbmi")}
+            | {"end": word.control}
+            | {"invented": cell["cbmi"] < INVENTED and self._content_word(word, record["pieces"])}
+            for word, cell in zip(joined, shown, strict=True)
+        ]
         return {"target": record["target"], "sentence_cbmi": record["sentence_cbmi"], "words": result}
 
     def _content_word(self, word: Word, pieces: list[str]) -> bool:
