@@ -6,13 +6,14 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tasks import ROOT, cbmi, read_log, refused, run_values, without_dropout, write_run, write_task
 
 from cbmi.analysis.weights import mini_batches
 from cbmi.config import read_run_file
-from cbmi.data.plan import EpochPlan, share
+from cbmi.data.plan import EpochPlan
 from cbmi.data.prepare import open_corpus
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import corpus_bleu
@@ -152,17 +153,16 @@ def test_objectives_without_weights_write_none(started):
 
 
 def test_mini_batches_are_those_of_training(tmp_path):
-    """Sentence weights are normalised in each accumulated part, over all ranks that shared it."""
+    """Sentence weights are normalised over the whole step, whose parts are scored at a time."""
     write_task(tmp_path, train=120, valid=4)
     stages = [{"name": "ce", "language_model": "train", "steps": 2}]
     train(read_run_file(write_run(tmp_path, stages=stages, batch={"tokens": 100, "accumulate": 2})))
     model = Trained(tmp_path / "run")
     corpus = open_corpus(tmp_path / "run", "train")
-    found = [sorted(pairs.tolist()) for pairs in mini_batches(model, corpus)]
+    found = [np.concatenate(parts) for parts in mini_batches(model, corpus)]
     plan = EpochPlan(corpus.lengths(), 200, 1, 0)
-    expected = [share(plan[n], corpus.target.lengths, 2) for n in range(len(plan))]
-    assert found == [sorted(part.tolist()) for step in expected for part in step if len(part)]
-    assert sorted(sum(found, [])) == list(range(120))  # noqa: RUF017
+    assert [sorted(pairs) for pairs in found] == [sorted(plan[n]) for n in range(len(plan))]
+    assert sorted(np.concatenate(found)) == list(range(120))
 
 
 def test_the_list_has_every_objective():

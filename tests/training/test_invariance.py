@@ -86,10 +86,10 @@ def test_two_ranks_follow_one_through_every_objective(task):
 
 
 def test_a_run_of_two_ranks_goes_on_with_one(task):
-    """Steps keep their size and the plan its order."""
-    whole = train(task, "never-moved", stages=CE, **batch(200))
-    train(task, "moved", ranks=2, stages=[CE[0] | {"steps": 5}], **batch(100))
-    moved = train(task, "moved", stages=CE, **batch(100))
+    """Steps keep their size, the plan its order, and the objective its mini-batch."""
+    whole = train(task, "never-moved", stages=JOINT, **batch(200))
+    train(task, "moved", ranks=2, stages=[JOINT[0] | {"steps": 5}], **batch(100))
+    moved = train(task, "moved", stages=JOINT, **batch(100))
     assert_same_course(moved, whole)
 
 
@@ -101,9 +101,12 @@ def test_more_ranks_than_sentences(task):
 
 
 def test_accumulation_follows_whole_batches(task):
-    whole = train(task, "whole", stages=CE, **batch(200))
-    parts = train(task, "parts", stages=CE, **batch(100, 2))
+    """Also where weights depend on other sentences: those are weighed over all parts."""
+    stages = every_objective(task, steps=2)
+    whole = train(task, "whole", stages=stages, **batch(200))
+    parts = train(task, "parts", stages=stages, **batch(50, 4))
     assert_same_course(parts, whole)
+    assert figures(parts, "weight_std") == pytest.approx(figures(whole, "weight_std"), abs=1e-4)
 
 
 def test_a_language_model_beside_leaves_the_translator_bitwise_the_same(task):
@@ -151,7 +154,7 @@ def test_weights_spread_over_two_ranks_follow_one(task):
 
 def test_spread_weights_go_on_elsewhere_and_back(task):
     """Two ranks, one with accumulation, two with accumulation."""
-    stage = {"name": "beside", "objective": "ce", "language_model": "train", "steps": 9}
+    stage = {"name": "joint", "objective": "cbmi", "language_model": "joint", "steps": 9}
     whole = train(task, "never-spread", stages=[stage], **batch(200))
     train(task, "wandering", ranks=2, stages=[stage | {"steps": 3}], parallel="fsdp", **batch(100))
     train(task, "wandering", stages=[stage | {"steps": 6}], **batch(100))

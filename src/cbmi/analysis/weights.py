@@ -13,18 +13,18 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cbmi.data.corpus import Corpus
 from cbmi.data.plan import EpochPlan, share
 from cbmi.data.prepare import open_corpus
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
-from cbmi.objectives import NEEDS, Objective, build
+from cbmi.objectives import NEEDS, Objective, TokenScores, build
+from cbmi.objectives.base import join
 from cbmi.progress import bar, say
 from cbmi.training import checkpoint as store
 from cbmi.training.networks import seed_for
-from cbmi.training.part import Part, dropout_samples, make_part, token_scores
+from cbmi.training.part import Facts, Part, dropout_samples, make_part, token_scores
 from cbmi.training.supply import Supply, frequency_of_pieces, numbers_of_tokens
 from cbmi.training.trained import Trained
 
@@ -45,38 +45,41 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
     supply = Supply(language_model, None, frequency, numbers)
     weights = np.memmap(spool, dtype=np.float32, mode="w+", shape=(len(corpus.target.ids),))
     with bar("Weighing", len(weights), "tokens") as progress:
-        for number, pairs in enumerate(mini_batches(model, corpus)):
-            part = make_part(corpus, pairs, model.device, numbers, seed_for(model.config.seed, "weights", number))
-            weights[part.place.cpu().numpy()] = _weigh(model, objective, supply, part).float().cpu().numpy()
-            progress.advance(len(part.place))
+        for number, shares in enumerate(mini_batches(model, corpus)):
+            longest = int(corpus.target.lengths[np.concatenate(shares)].max())
+            draw = seed_for(model.config.seed, "weights", number) >> 2
+            scores = []
+            for place, pairs in enumerate(shares):
+                seed = seed_for(model.config.seed, "weights", number, place)
+                part = make_part(corpus, pairs, model.device, numbers, Facts(longest, seed=seed, draw=draw))
+                scores.append(_scores(model, objective, supply, part))
+            together = join(scores)
+            weights[together.place.cpu().numpy()] = objective.weights(together).float().cpu().numpy()
+            progress.advance(len(together.place))
     _write(weights, corpus, output)
     mean = weights.mean(dtype=float)
     say(f"Weighed {len(weights):,} target tokens of {len(corpus):,} pairs; mean weight {mean:.3f}")
     return len(weights)
 
 
-def mini_batches(model: Trained, corpus: Corpus) -> Iterator[np.ndarray]:
-    """The pairs of each mini-batch of the run's first epoch: a step, or an accumulated part of it, of all ranks."""
-    batch, step_tokens = model.config.batch, store.read_state(model.folder).step_tokens
-    ranks = max(1, step_tokens // (batch.tokens * batch.accumulate))
+def mini_batches(model: Trained, corpus: Corpus) -> Iterator[list[np.ndarray]]:
+    """The mini-batches of the run's first epoch, each in parts that are scored at a time."""
+    step_tokens = store.read_state(model.folder).step_tokens
+    parts = -(-step_tokens // model.config.batch.tokens)
     plan = EpochPlan(corpus.lengths(), step_tokens, model.config.seed, 0)
     for number in range(len(plan)):
-        shares = share(plan[number], corpus.target.lengths, batch.accumulate * ranks)
-        for first in range(0, len(shares), ranks):
-            together = np.concatenate(shares[first : first + ranks])
-            if len(together):
-                yield together
+        yield [pairs for pairs in share(plan[number], corpus.target.lengths, parts) if len(pairs)]
 
 
 @torch.inference_mode()
-def _weigh(model: Trained, objective: Objective, supply: Supply, part: Part) -> Tensor:
-    """Score a mini-batch as training does, but for dropout, and let the objective weigh its tokens."""
+def _scores(model: Trained, objective: Objective, supply: Supply, part: Part) -> TokenScores:
+    """Score a part as training does, but for dropout."""
     nmt, mean, lm = model.gold_scores(supply.frozen, part.source, part.inputs, part.target.ids)
     samples = None
     if "samples" in objective.needs:
         samples = dropout_samples(model.translator.train(), part, objective.samples)
         model.translator.eval()
-    return objective.weights(token_scores(part, supply, nmt, mean, lm, samples=samples))
+    return token_scores(part, supply, nmt, mean, lm, samples=samples)
 
 
 def _write(weights: np.ndarray, corpus: Corpus, output: TextIO) -> None:

@@ -11,8 +11,9 @@ it says what it `needs`, which the training loop then provides.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -72,7 +73,7 @@ class TokenScores:
     mask: Tensor  # (tokens,) false for tokens that only fill the batch up: they count nowhere
     sentence: Tensor  # (tokens,) index of each token's sentence
     sentences: int
-    longest: int | Tensor  # tokens in the longest sentence of the batch, on any rank
+    longest: int | Tensor  # tokens in the longest sentence of the whole mini-batch
     gold: Tensor  # (tokens,) ids of the tokens
     place: Tensor  # (tokens,) where each token stands in the corpus
     ranks: Ranks = ALONE
@@ -100,6 +101,19 @@ class TokenScores:
         return hashed(self.place, self.seed + zlib.crc32(purpose.encode()))
 
 
+def join(parts: Sequence[TokenScores]) -> TokenScores:
+    """Parts of a mini-batch as one."""
+    first, *others = parts
+    if not others:
+        return first
+    begin = accumulate((part.sentences for part in parts), initial=0)
+    together = {"sentence": torch.cat([part.sentence + begun for part, begun in zip(parts, begin, strict=False)])}
+    for name in ("nmt", "mean", "lm", "mask", "gold", "place", "samples", "bmi", "given"):
+        values = [getattr(part, name) for part in parts]
+        together[name] = None if values[0] is None else torch.cat(values, dim=-1)
+    return replace(first, sentences=sum(part.sentences for part in parts), **together)
+
+
 def hashed(values: Tensor, seed: int | Tensor) -> Tensor:
     """Integers to pseudo-random numbers in [0, 1), in float64 (the mixing function of SplitMix64)."""
     x = values * -7046029254386353131 + (seed & (2**62 - 1))
@@ -117,6 +131,12 @@ class Objective(Settings):
     equation: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings by language pair
+
+    @property
+    def weighs_together(self) -> bool:
+        """Whether a token's weight depends on other sentences of the mini-batch: accumulated parts of a step are then
+        scored once more beforehand, and weighed as one."""
+        return False
 
     def weights(self, scores: TokenScores) -> Tensor | None:
         """w (tokens,), or None for 1 everywhere."""

@@ -5,7 +5,8 @@
     w_s  = max(0, scale_sentence · (s_b - mean) / std + 1)         s_b = mean_b; over the sentences of the mini-batch
     w    = w_t · w_s
 
-The mini-batch is that of all data-parallel ranks, so the weights do not depend on how many share it.
+The mini-batch is the whole step's, on all data-parallel ranks and in all accumulated parts, so the weights do not
+depend on how many share it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Cbmi(Weighting):
     scale_token: NotNegative = 0.1
     scale_sentence: NotNegative = 0.3
     std: Std = "population"  # "official": variances divided by the padded length, as the public code does
+
+    @property
+    def weighs_together(self) -> bool:
+        return self.shuffled or self.scale_sentence > 0
 
     def token_weights(self, scores: TokenScores) -> Tensor:
         sentence, token = packed_cbmi_weights(

@@ -31,13 +31,19 @@ def head_for(
 
 
 def token_losses(
-    objective: Objective, scores: TokenScores, smoothing: float, term: Tensor | None = None
+    objective: Objective,
+    scores: TokenScores,
+    smoothing: float,
+    term: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The losses (tokens,), 0 for tokens that do not count, and the weights, None for 1 everywhere.
+    """The losses (tokens,), 0 for tokens that do not count, and the weights, None for 1 everywhere; `weights`: those
+    that are known beforehand.
 
     Their sum over the whole step divided by the number of its tokens is the training loss.
     """
-    losses, weights = scores.cross_entropy(smoothing), objective.weights(scores)
+    losses = scores.cross_entropy(smoothing)
+    weights = objective.weights(scores) if weights is None else weights
     if weights is not None:
         if weights.shape != losses.shape:
             shape = tuple(weights.shape)

@@ -4,8 +4,8 @@
     sentence confidence  s_b = (1 - var_k (L_k(b) / lowest L in the mini-batch))^power,  L_k(b) = sum_j log p_k(y_j)
     w = softmax over the mini-batch's tokens of (a_j·s_b) × number of its tokens
 
-k = 1..samples are draws of dropout; variances divide by their number. The mini-batch is that of all data-parallel
-ranks; the lowest log-likelihood is that of any sentence and draw in it.
+k = 1..samples are draws of dropout; variances divide by their number. The mini-batch is the whole
+step's, on all ranks and in all accumulated parts; the lowest log-likelihood is that of any sentence and draw in it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class SelfPaced(Weighting):
 
     samples: Annotated[int, Field(ge=2, strict=True)] = 5  # K
     power: NotNegative = 2.0
+
+    @property
+    def weighs_together(self) -> bool:
+        return True
 
     def token_weights(self, scores: TokenScores) -> Tensor:
         samples = scores.samples.double()

@@ -16,6 +16,10 @@ class Weighting(Objective):
     clip: Bounds | None = None  # then none below the first, none above the second
     shuffled: Flag = False  # then dealt out at random among the tokens of the mini-batch
 
+    @property
+    def weighs_together(self) -> bool:
+        return self.shuffled
+
     def token_weights(self, scores: TokenScores) -> Tensor:
         """w (tokens,) before scaling, clipping and shuffling."""
         raise NotImplementedError

@@ -73,13 +73,11 @@ class Recipe:
         """This rank's parts of a step. A rank that gets no sentence computes one that counts nowhere."""
         lengths, world = self.lengths[1], self.world
         shares = share(pairs, lengths, self.accumulate * world.size)
-        tokens, parts = int(lengths[pairs].sum()), []
+        tokens, longest, parts = int(lengths[pairs].sum()), int(lengths[pairs].max()), []
+        draw = seed_for(self.seed, "objective", step, 0) >> 2
         for number in range(self.accumulate):
-            together = shares[number * world.size : (number + 1) * world.size]
-            mine = together[world.rank]
-            longest = max((int(lengths[one].max()) for one in together if len(one)), default=0)
+            mine = shares[number * world.size + world.rank]
             seed = seed_for(self.seed, "dropout", step, number, world.rank)
-            draw = seed_for(self.seed, "objective", step, number) >> 2
             facts = Facts(longest, tokens, seed, draw, real=len(mine) > 0)
             chosen = mine if len(mine) else pairs[:1]
             pinned = world.device.type == "cuda"

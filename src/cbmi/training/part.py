@@ -28,7 +28,7 @@ class Part:
     mask: Tensor  # (target tokens,) false where a token is only there to fill the part up or to keep ranks in step
     place: Tensor  # (target tokens,) where each stands in the corpus
     numbers: dict[str, Tensor]  # (target tokens,) each: what is known of them beforehand
-    longest: Tensor  # (): target tokens in the longest sentence of this part on any rank
+    longest: Tensor  # (): target tokens in the longest sentence of the whole step
     tokens: Tensor  # (): real target tokens of the whole step, on all ranks
     seed: Tensor  # (2,) int32: of this rank's dropout
     draw: Tensor  # (): seed of what all ranks draw alike
@@ -129,10 +129,10 @@ def make_part(
     pairs: np.ndarray,
     device: torch.device,
     numbers: dict[str, np.ndarray] | None = None,
-    seed: int = 0,
+    facts: Facts | None = None,
 ) -> Part:
     """Pairs as they are, for scoring."""
-    return make_parcel(corpus, pairs, Facts(seed=seed, draw=seed >> 2), numbers or {}).part(device)
+    return make_parcel(corpus, pairs, facts or Facts(), numbers or {}).part(device)
 
 
 def fill(sizes: tuple[np.ndarray, np.ndarray], capacity: Capacity) -> tuple[np.ndarray, np.ndarray] | None:

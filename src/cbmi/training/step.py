@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cbmi.model.distribution import States, keep_states
 from cbmi.model.head import token_log_probabilities
 from cbmi.objectives import Objective, TokenScores
+from cbmi.objectives.base import join
 from cbmi.objectives.loss import head_for, token_losses
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
@@ -17,6 +20,9 @@ from cbmi.training.part import Part, dropout_samples, token_scores
 from cbmi.training.sharding import is_sharded
 from cbmi.training.supply import Supply
 from cbmi.training.world import World
+
+# What the language model says of a part: log p of the gold tokens, and what gives its whole distributions.
+Scored = tuple[Tensor | None, States | None]
 
 
 @dataclass
@@ -42,10 +48,14 @@ class Stepper:
     def compute(self, parts: list[Part]) -> None:
         """One update of every network that learns. All that changes from step to step is in the parts and in memory
         on the device: the computation can be recorded and replayed."""
-        for i, part in enumerate(parts):
-            last = i == len(parts) - 1
-            lm, states = self._language_model(part, last)
-            self._translator(part, lm, states, last)
+        ends = [part is parts[-1] for part in parts]
+        models: Iterable[Scored] = map(self._language_model, parts, ends)  # each when its turn comes
+        weights: Iterable[Tensor | None] = repeat(None)
+        if len(parts) > 1 and self.objective.weighs_together:
+            models = list(models)
+            weights = self._weights_of_all(parts, models)
+        for part, model, known, last in zip(parts, models, weights, ends, strict=False):
+            self._translator(part, model, known, last)
         self.norms = {name: learner.update() for name, learner in self._learners().items()}
 
     def forget_gradients(self) -> None:
@@ -58,7 +68,7 @@ class Stepper:
         learners = {"grad_norm": self.translator, "lm_grad_norm": self.language_model}
         return {name: learner for name, learner in learners.items() if learner}
 
-    def _language_model(self, part: Part, last: bool) -> tuple[Tensor | None, States | None]:
+    def _language_model(self, part: Part, last: bool) -> Scored:
         """log p_LM of the gold tokens, detached, and what gives the model's whole distributions; where it learns, its
         gradient is added on the way."""
         gold = part.target.ids
@@ -81,16 +91,33 @@ class Stepper:
         self.language_model.backward(loss * self.world.size, last)
         return log_p.detach(), states
 
-    def _translator(self, part: Part, lm: Tensor | None, states: States | None, last: bool) -> None:
-        samples, network = self._samples(part), self.translator.network
-        head = head_for(self.objective, self.smoothing, states, self._teacher(part), self.head_tokens or None)
-        network.draws.seed = part.seed
-        with self.translator.unsynchronised(not last), self._autocast():
-            gold, mean, *term = self.translator.run(part.source, part.inputs, part.target.ids, head=head)
-        scores = token_scores(part, self.supply, gold, mean, lm, ranks=self.world, samples=samples)
-        losses, weights = token_losses(self.objective, scores, self.smoothing, *term)
+    @torch.no_grad()
+    def _weights_of_all(self, parts: list[Part], models: list[Scored]) -> tuple[Tensor, ...]:
+        """The weights of each part's tokens where they depend on the other parts: one more forward pass, with the
+        same draws of dropout."""
+        together = zip(parts, models, strict=True)
+        network = self.translator.network
+        scores = [self._scores(network, part, model, self._samples(part))[0] for part, model in together]
+        return self.objective.weights(join(scores)).split([len(part.mask) for part in parts])
+
+    def _translator(self, part: Part, model: Scored, known: Tensor | None, last: bool) -> None:
+        samples = self._samples(part) if known is None else None
+        with self.translator.unsynchronised(not last):
+            scores, term = self._scores(self.translator.run, part, model, samples)
+        losses, weights = token_losses(self.objective, scores, self.smoothing, *term, weights=known)
         self.translator.backward(losses.sum() / part.tokens * self.world.size, last)
         self._measure(scores, losses, weights)
+
+    def _scores(
+        self, translator: nn.Module, part: Part, model: Scored, samples: Tensor | None
+    ) -> tuple[TokenScores, list[Tensor]]:
+        """A part's scores, and the objective's term where it has one."""
+        lm, states = model
+        head = head_for(self.objective, self.smoothing, states, self._teacher(part), self.head_tokens or None)
+        self.translator.network.draws.seed = part.seed
+        with self._autocast():
+            gold, mean, *term = translator(part.source, part.inputs, part.target.ids, head=head)
+        return token_scores(part, self.supply, gold, mean, lm, ranks=self.world, samples=samples), term
 
     def _samples(self, part: Part) -> Tensor | None:
         if "samples" not in self.objective.needs:
