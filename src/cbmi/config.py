@@ -7,6 +7,7 @@ Settings of objectives stand beside the objectives; here they are kept as they w
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -56,6 +57,15 @@ def _in_order(bounds: tuple[float, float]) -> tuple[float, float]:
 Bounds = Annotated[tuple[NotNegative, NotNegative], BeforeValidator(_two), AfterValidator(_in_order)]
 Infinite = Annotated[float, Field(strict=True, allow_inf_nan=True)]
 Interval = Annotated[tuple[Infinite, Infinite], BeforeValidator(_two), AfterValidator(_in_order)]
+
+
+def _fit_for_files(name: Any) -> Any:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*", name):
+        raise ValueError(f"{name!r} is no name: use letters, digits, _ . = + -, and begin with none of . = + -")
+    return name
+
+
+Name = Annotated[str, BeforeValidator(_fit_for_files)]  # of what has a file or folder of its own
 Files = Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
 
 
@@ -91,7 +101,7 @@ class Data(Settings):
     target: str
     train: Files  # two aligned files, or one .tsv; .gz, .xz and .zst are read as they are
     valid: Files | None = None
-    test: dict[str, Files] = {}
+    test: dict[Name, Files] = {}
     vocabulary: Vocabulary = Vocabulary()
     max_length: Positive = 256  # pieces a side, end of sentence included; longer training pairs are left out
 
@@ -122,7 +132,7 @@ class Model(Settings):
         if not isinstance(values, dict):
             raise ValueError("should be a preset's name or a mapping")
         preset = values.get("preset", "base")
-        if preset not in PRESETS:
+        if not isinstance(preset, str) or preset not in PRESETS:
             raise ValueError(f"unknown preset '{preset}'{nearest(str(preset), PRESETS)}")
         return PRESETS[preset] | values
 
@@ -148,7 +158,7 @@ class Optimizer(Settings):
 
 
 class Stage(Settings):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
+    name: Name
     objective: dict[str, Any] = {"name": "ce"}
     language_model: Literal["train", "joint", "frozen", "cached", "off"] = "off"
     cache_precision: Literal["float32", "float16"] = "float32"  # of the numbers of language_model: cached
@@ -322,7 +332,7 @@ def check(kind: type[T], values: Any, where: str) -> T:
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "tuple[str, ...]")
+    place = ".".join(str(part) for part in first["loc"] if part not in ("tuple[str, ...]", "[key]"))
     place = f"{place}: " if place else ""
     if first["type"] == "missing":
         return f"{place}this key is missing"

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,17 @@ from cbmi.errors import UserError
 def sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(path: str | Path) -> str:
+    """The first half of a file's SHA-256; computed once, as long as the file does not change."""
+    stat = os.stat(path)
+    return _digest(Path(path), stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest(path: Path, size: int, changed: int) -> str:
+    return sha256(path)[:32]
 
 
 def sync(path: Path) -> None:

@@ -27,7 +27,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float", ":timestamp"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), "tTfF")
@@ -52,3 +52,5 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{where}{place}: {getattr(error, 'problem', None) or 'not YAML'}.") from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise UserError(f"{where}: a value here is not of the kind that it looks like; put text in quotes.") from None

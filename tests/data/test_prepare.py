@@ -45,6 +45,23 @@ def test_ids_spell_the_corpus_in_order(tmp_path, shared):
     assert texts(tmp_path / "run", shared=shared) == list(zip(*lines, strict=True))
 
 
+def test_a_sample_of_a_large_corpus_is_the_same_every_time(tmp_path, monkeypatch):
+    """The vocabulary is learnt from some of the lines; whoever prepares the corpus again gets the same pieces."""
+    write_task(tmp_path, train=400)
+    monkeypatch.setattr("cbmi.data.prepare.SAMPLE_LINES", 100)
+    learnt_from = []
+    monkeypatch.setattr(
+        "cbmi.data.prepare.learn", lambda lines, size: learnt_from.append(list(lines)) or learn(learnt_from[-1], size)
+    )
+    for name in ("one", "two"):
+        prepare(data(tmp_path, vocabulary={"size": 330}), tmp_path / name)
+    models = [(tmp_path / name / "vocab" / "shared.model").read_bytes() for name in ("one", "two")]
+    assert models[0] == models[1]
+    assert 60 < len(learnt_from[0]) < 140
+    everything = (tmp_path / "train.src").read_text().splitlines()
+    assert set(learnt_from[0]) < set(everything)
+
+
 def test_selecting_many_sentences_keeps_their_order(tmp_path):
     write_task(tmp_path, train=30)
     prepare(data(tmp_path), tmp_path / "run")

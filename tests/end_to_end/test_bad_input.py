@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tasks import cbmi, refused, write_run, write_task
+
+from cbmi.files import sha256
 
 
 @pytest.fixture
@@ -99,6 +104,11 @@ def test_empty_lines_are_dropped_and_counted(task):
         ("initialize=nowhere", "nowhere: there is no such run directory"),
         ("data.vocabulary.size=20000", "data.vocabulary.size: 20000 is larger than this corpus allows"),
         ("data.max_length=2", "no usable pair is left"),
+        ('data.test={"../../evil": [a, b]}', "data.test.../../evil: '../../evil' is no name"),
+        ("model.preset=[tiny]", "unknown preset '['tiny']'"),
+        ("seed=0x_", "'seed=0x_': a value here is not of the kind that it looks like"),
+        ("seed=!!int x", "'seed=!!int x': a value here is not of the kind that it looks like"),
+        ("seed=2024-02-30", "seed: input should be a valid integer"),
     ],
 )
 def test_bad_settings(task, override, expected):
@@ -141,15 +151,66 @@ def test_changed_corpus_files_are_noticed(task):
     with open(task / "valid.src", "a") as source, open(task / "valid.tgt", "a") as target:
         source.write("ba\n")
         target.write("ba\n")
-    assert "valid.src has changed since it was prepared" in refused("train", path)
+    known = (task / "run" / "config.yaml").read_text()
+    assert "valid.src has changed since" in refused("train", path, "stages.adapt.steps=9")
+    assert (task / "run" / "config.yaml").read_text() == known
 
 
-def test_a_loss_that_is_no_number_ends_the_run(task):
-    path = write_run(task, optimizer={"peak_lr": 1.0e30, "warmup": 0})
-    for beam in ("0", "2"):
-        message = refused("train", path, f"validate.beam={beam}", f"output={task / ('run' + beam)}")
-        assert "the loss is not a number at step" in message
-        assert not (task / f"run{beam}" / "best").exists()
+def test_a_corpus_in_another_order_is_noticed(task):
+    path = write_run(task)
+    assert cbmi("prepare", path).returncode == 0
+    lines = (task / "train.tgt").read_text().splitlines(keepends=True)
+    (task / "train.tgt").write_text("".join(reversed(lines)))
+    assert "train.tgt has changed since" in refused("train", path)
+
+
+def test_a_test_set_that_is_added_later_is_read_before_training(task):
+    path = write_run(task)
+    assert cbmi("train", path).returncode == 0
+    (task / "short.tgt").write_text("ba\n")
+    override = f"data.test={{late: [{task / 'test.src'}, {task / 'short.tgt'}]}}"
+    assert "short.tgt has 1" in refused("train", path, "stages.adapt.steps=12", override)
+    assert not (task / "run" / "checkpoints" / "step-20").exists()
+    assert cbmi("train", path).returncode == 0  # the run is as it was
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("beam", [0, 2])
+@pytest.mark.parametrize("peak", [1.0e30, 1.0e38])
+def test_weights_that_are_no_numbers_end_the_run(task, peak, beam, every):
+    """Also where the loss before the last update still was one; and they are never saved."""
+    settings = {"optimizer": {"peak_lr": peak, "warmup": 0}, "validate": {"every": every, "beam": beam}}
+    message = refused("train", write_run(task, **settings), "stages.pretrain.steps=4")
+    assert "loss or weights are not numbers at step" in message
+    assert not (task / "run" / "best").exists()
+
+
+def test_a_language_model_that_is_no_numbers_ends_the_run(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    best = (task / "run" / "best").resolve()
+    tensors = load_file(best / "language_model.safetensors")
+    next(iter(tensors.values()))[0, 0] = torch.nan
+    save_file(tensors, best / "language_model.safetensors")
+    manifest = json.loads((best / "manifest.json").read_text())
+    manifest["language_model.safetensors"] = sha256(best / "language_model.safetensors")
+    (best / "manifest.json").write_text(json.dumps(manifest))
+    stages = [{"name": "on", "language_model": "train", "steps": 2}]
+    settings = {"stages": stages, "initialize": str(task / "run"), "output": str(task / "on")}
+    assert "loss or weights are not numbers" in refused("train", write_run(task, "on.yaml", **settings))
+
+
+def test_a_damaged_start_is_refused(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    stages = [{"name": "on", "steps": 2}]
+    settings = {"stages": stages, "initialize": str(task / "run"), "output": str(task / "on")}
+    path = write_run(task, "on.yaml", **settings)
+    weights = task / "run" / "best" / "translator.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-50] + bytes(50))
+    assert "translator.safetensors is damaged" in refused("train", path)
+    weights.unlink()
+    assert "translator.safetensors is missing" in refused("train", path)
+    assert not (task / "on").exists()
 
 
 def test_initialize_is_needed_only_once(task):

@@ -114,26 +114,29 @@ def test_numbers_that_are_missing_anywhere_are_computed(task):
     assert meta.exists()
 
 
-def test_broken_off_and_gone_on(task):
-    """kill -9 while the scores are computed: what was there is kept, and the result is the same."""
-    whole, _ = train(task, "whole", stages=stages("cached"), batch={"tokens": 20})
-    path = write_run(task, "killed.yaml", output=str(task / "killed"), stages=stages("cached"), batch={"tokens": 20})
-    file = task / "killed" / "cache" / "adapt" / "log_p"
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_broken_off_and_gone_on(task, number):
+    """Stopped while the scores are computed: what was there is kept, and the result is the same."""
+    whole, _ = train(task, f"whole-{number}", stages=stages("cached"), batch={"tokens": 20})
+    output = task / f"stopped-{number}"
+    path = write_run(task, f"{number}.yaml", output=str(output), stages=stages("cached"), batch={"tokens": 20})
+    file = output / "cache" / "adapt" / "log_p"
     process = subprocess.Popen([sys.executable, "-m", "cbmi", "train", str(path)], env=environment(), stderr=-3)
     end = time.monotonic() + 120
     begun = file.with_name("begun.json")
     while time.monotonic() < end and not (begun.exists() and np.isfinite(np.fromfile(file, np.float32)).any()):
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    assert process.wait() == (0 if number == signal.SIGTERM else -number)
     partial = np.fromfile(file, np.float32)
     assert np.isfinite(partial).any()
+    assert not np.isfinite(partial).all()
     assert cbmi("train", path).returncode == 0
     found = np.fromfile(file, np.float32)
     kept = np.isfinite(partial)
     assert np.array_equal(found[kept], partial[kept])
     assert np.array_equal(found, np.fromfile(whole / "cache" / "adapt" / "log_p", np.float32))
-    assert course(task / "killed") == course(whole)
+    assert course(output) == course(whole)
     assert sorted(p.name for p in file.parent.iterdir()) == ["log_p", "meta.json"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -16,10 +17,11 @@ from cbmi.data.corpus import Corpus
 from cbmi.data.text import count_lines, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, read_json, to_json
+from cbmi.files import atomic_folder, digest, read_json, to_json
 from cbmi.progress import bar, say
 
 CHUNK = 20_000  # pairs encoded at a time
+SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about so many lines at most, drawn at random
 LONGEST_VALIDATION = 1024  # pieces a side
 
 
@@ -55,23 +57,25 @@ def prepare(data: Data, folder: Path) -> None:
 def check_unchanged(folder: Path, files: tuple[str, ...]) -> None:
     """Refuse to go on with prepared data if the files that they were made of are not the same any more."""
     meta = read_json(folder / "meta.json")
-    for path, size in zip(files, meta["bytes"], strict=True):
-        if os.path.getsize(path) != size:
+    for path, known in zip(files, meta["sha256"], strict=True):
+        if digest(path) != known:
             raise UserError(
-                f"{path} has changed since it was prepared ({size:,} bytes then, {os.path.getsize(path):,} now): "
-                f"bring it back, or delete {folder} and begin the run anew."
+                f"{path} has changed since {folder} was prepared from it: bring it back, or begin the run anew."
             )
 
 
 def learn_vocabularies(data: Data, folder: Path) -> None:
     def lines(sides: tuple[int, ...]) -> Iterator[str]:
+        share, draw = SAMPLE_LINES / max(1, pairs * len(sides)), random.Random(0)
         for pair in _nonempty(data.train):
-            for side in sides:
-                yield pair[side]
+            if share >= 1 or draw.random() < share:
+                for side in sides:
+                    yield pair[side]
 
     first = next(_nonempty(data.train), None)
     if first is None:
         raise UserError(f"{' and '.join(data.train)}: there is no pair with text on both sides to train on.")
+    pairs = count_lines(data.train[0])
     with atomic_folder(folder) as temporary:
         files = vocabulary_files(temporary, data.vocabulary.shared)
         sides = [(0, 1)] if data.vocabulary.shared else [(0,), (1,)]
@@ -102,7 +106,7 @@ def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folde
         meta = {"pairs": counts["pairs"], "dtype": dtype.name, "tokens": tokens, "files": list(files)}
         meta["left_out"] = {"empty": counts["empty"], "too_long": counts["too_long"]}
         meta["repaired_lines"] = counts["repaired"]
-        meta["bytes"] = [os.path.getsize(path) for path in files]
+        meta["sha256"] = [digest(path) for path in files]
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
     say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
 

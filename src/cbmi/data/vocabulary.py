@@ -13,7 +13,6 @@ from cbmi.errors import UserError
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
 SPECIALS = 4  # ids below are no pieces of text
-SAMPLE_LINES = 5_000_000  # the vocabulary is learnt from at most so many lines, drawn at random
 LONGEST_SAMPLE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
 
 
@@ -76,8 +75,7 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
             bos_id=BOS,
             eos_id=EOS,
             unk_id=UNKNOWN,
-            input_sentence_size=SAMPLE_LINES,
-            shuffle_input_sentence=True,
+            shuffle_input_sentence=False,
             max_sentence_length=LONGEST_SAMPLE,
             minloglevel=3,
         )

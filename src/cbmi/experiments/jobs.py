@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from cbmi.config import RunConfig, check, differences, nearest, read_mapping, with_overrides
+from cbmi.data.prepare import check_unchanged
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import UNSPACED
 from cbmi.experiments.settings import Experiment, System, Task
-from cbmi.files import read_json, sha256
+from cbmi.files import digest, read_json
 from cbmi.objectives import build
 from cbmi.objectives.registry import LANGUAGE_PAIRS, find
-from cbmi.training.run import Run
+from cbmi.training.run import FREE_TO_CHANGE, Run
 from cbmi.training.train import check_files, check_stages, read_through, with_vocabulary
 
-# What does not belong to a result: where files lie (their content does), on what it was computed.
-ELSEWHERE = ("output:", "device:", "initialize:", "data.train", "data.valid", "data.test", "log.", "checkpoints.")
+ELSEWHERE = (*FREE_TO_CHANGE, "initialize:", "data.train", "data.valid")  # where files lie; their content counts
 OF_CORPUS = ("data.source", "data.target", "data.vocabulary", "data.max_length")
 
 
@@ -91,15 +90,16 @@ class Job:
         return result
 
     def check_corpus(self) -> None:
-        """Refuse a prepared corpus of other settings."""
-        if self.kind == "corpus" and self.run.config_file.exists():
+        """Refuse a prepared corpus of other settings or of other files."""
+        if self.kind == "corpus" and self.run.config_file.exists() and self.done():
             known = self.run.config().plain()
             changes = [line for line in differences(known, self.settings) if line.startswith(OF_CORPUS)]
-            if changes and self.done():
+            if changes:
                 raise UserError(
                     f"{self.folder} was prepared with other settings ({'; '.join(changes)}): give the task another "
                     "name, choose another output=…, or delete the folder."
                 )
+            check_unchanged(self.run.data / "train", self.config.data.train)
 
     def done(self) -> bool:
         if self.kind == "corpus":
@@ -262,17 +262,6 @@ def _check_preset(experiment: Experiment, task: str) -> None:
     known = {*LANGUAGE_PAIRS, *(name for objective in objectives for name in objective.presets)}
     if preset is not None and preset not in known:
         raise UserError(f"tasks.{task}.preset: unknown preset '{preset}'{nearest(preset, known)}.")
-
-
-def digest(file: str) -> str:
-    """The first half of a file's SHA-256, computed once."""
-    stat = os.stat(file)
-    return _digest(file, stat.st_size, stat.st_mtime_ns)
-
-
-@cache
-def _digest(file: str, size: int, changed: int) -> str:
-    return sha256(Path(file))[:32]
 
 
 def without_infinities(value: Any) -> Any:

@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from cbmi.config import Count, Flag, Settings, check, nearest, read_mapping, with_overrides
+from cbmi.config import Count, Flag, Name, Settings, check, nearest, read_mapping, with_overrides
 from cbmi.errors import UserError
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.=+-]*$")]
 
 Metric = Literal["bleu", "chrf", "ter", "multi-bleu"]
 

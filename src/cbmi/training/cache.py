@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,33 +113,51 @@ def weights_digest(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def fill_cache(
-    cache: ScoreCache,
-    identity: dict[str, Any],
-    model: LanguageModel,
-    recipe: Recipe,
-    epoch: int,
-    world: World,
-    precision: torch.dtype,
-) -> np.ndarray:
+class Interrupted(Exception):
+    """Asked to stop before all was computed; what was is kept."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The language model, and how it computes."""
+
+    model: LanguageModel
+    precision: torch.dtype
+    world: World
+    asked_to_stop: Callable[[], bool]
+
+    @torch.inference_mode()
+    def scores(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Places and log p of this rank's target tokens."""
+        places, values, device = [], [], self.world.device
+        for parcel in batch.parts:
+            part = parcel.part(device)
+            with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
+                states = self.model(part.inputs, part.target.ids, head=keep_states)
+                log_p = token_log_probabilities(*states, part.target.ids)[0]
+            places.append(part.place[part.mask].cpu().numpy())
+            values.append(log_p[part.mask].float().cpu().numpy())
+        return np.concatenate(places), np.concatenate(values)
+
+
+def fill_cache(cache: ScoreCache, identity: dict[str, Any], scorer: Scorer, recipe: Recipe, epoch: int) -> np.ndarray:
     """The numbers, computed where they are missing: over the mini-batches of an epoch, shared among the ranks."""
+    world = scorer.world
     complete = world.gather(cache.complete(identity) if world.first else None)[0]
     if not complete:
         begun = time.monotonic()
         if world.first:
             cache.begin(identity)
         world.barrier()
-        _compute(cache, model, recipe, epoch, world, precision)
+        _compute(cache, scorer, recipe, epoch)
         if world.first:
             cache.finish(identity, time.monotonic() - begun)
         world.barrier()
     return cache.open()
 
 
-def _compute(
-    cache: ScoreCache, model: LanguageModel, recipe: Recipe, epoch: int, world: World, precision: torch.dtype
-) -> None:
-    before = cache.open()
+def _compute(cache: ScoreCache, scorer: Scorer, recipe: Recipe, epoch: int) -> None:
+    before, world = cache.open(), scorer.world
     unknown = np.logical_or.reduceat(np.isnan(before), cache.corpus.target.offsets[:-1])  # of each pair
     plan = recipe.plan(epoch)
     steps = [plan[number] for number in range(len(plan))]
@@ -151,25 +171,12 @@ def _compute(
     ):
         for done in range(1, len(missing) + 1):
             batch = loader.next()
-            shares = world.gather(_scores(model, batch, world.device, precision))
+            stopping = scorer.asked_to_stop()
+            shares = world.gather(scorer.scores(batch))
             for places, values in shares if world.first else ():
                 array[places] = values
-            if world.first and (done % BATCHES_BETWEEN_FLUSHES == 0 or done == len(missing)):
+            if world.first and (done % BATCHES_BETWEEN_FLUSHES == 0 or done == len(missing) or stopping):
                 array.flush()
             progress.advance(batch.work.target)
-
-
-@torch.inference_mode()
-def _scores(
-    model: LanguageModel, batch: Batch, device: torch.device, precision: torch.dtype
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places and log p of this rank's target tokens."""
-    places, values = [], []
-    for parcel in batch.parts:
-        part = parcel.part(device)
-        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-            states = model(part.inputs, part.target.ids, head=keep_states)
-            log_p = token_log_probabilities(*states, part.target.ids)[0]
-        places.append(part.place[part.mask].cpu().numpy())
-        values.append(log_p[part.mask].float().cpu().numpy())
-    return np.concatenate(places), np.concatenate(values)
+            if stopping:
+                raise Interrupted

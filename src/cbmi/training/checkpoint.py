@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def newest_good(checkpoints: Path) -> Path | None:
 
 def read_state(folder: Path) -> State:
     values = read_json(folder / "state.json")
-    if values.pop("format", None) != FORMAT:
+    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
         raise UserError(f"{folder}: this checkpoint was written by another version of cbmi.")
     return State(**values)
 
@@ -158,8 +159,11 @@ def best_first(states: dict[Path, State], stage: int) -> list[Path]:
 
 
 def retain(checkpoints: Path, now: State, keep_last: int, keep_best: int) -> None:
-    """Remove old checkpoints, but not the last ones, this stage's best ones and the ends of stages."""
-    states = {folder: read_state(folder) for folder in all_checkpoints(checkpoints)}
+    """Remove old checkpoints, but not the last ones, this stage's best ones, the ends of stages and damaged ones."""
+    states = {}
+    for folder in all_checkpoints(checkpoints):
+        with suppress(UserError):
+            states[folder] = read_state(folder)
     kept = {*list(states)[-keep_last:], *best_first(states, now.stage)[:keep_best]}
     for folder, state in states.items():
         if folder not in kept and not state.stage_done and state.step not in (now.step, now.best_step):

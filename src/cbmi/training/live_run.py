@@ -18,7 +18,7 @@ from cbmi.training.checkpoint import LANGUAGE_MODEL, OPTIMIZER, TRANSLATOR, Stat
 from cbmi.training.learner import Learner
 from cbmi.training.networks import new_language_model, new_translator
 from cbmi.training.run import Run
-from cbmi.training.sharding import is_sharded, whole
+from cbmi.training.sharding import is_sharded, local, whole
 from cbmi.training.world import World, choose_precision
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -146,6 +146,11 @@ class LiveRun:
             state.schedule_step = 0
             for learner in self._learners().values():
                 learner.restart()
+
+    def finite(self) -> bool:
+        """Whether the weights of all that learns are numbers, on every rank."""
+        weights = [local(p.detach()) for o in self._learners().values() for p in o.network.parameters()]
+        return not self.world.any(not torch.stack([weight.isfinite().all() for weight in weights]).all())
 
     def save(self) -> None:
         """Write a checkpoint, name the best, let go of old ones."""

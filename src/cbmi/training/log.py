@@ -63,10 +63,6 @@ class Meter:
         found = np.nanquantile(values, [q / 100 for q in QUANTILES])
         return {f"weight_q{q:02}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
 
-    def loss(self) -> float:
-        """This rank's sum of losses so far, read from the device; 0 if nothing was added."""
-        return float(self.sums[self.places["loss"]]) if self.places else 0.0
-
     def read(self) -> dict[str, float]:
         """The sums over all ranks; counting begins anew."""
         values = self.world.sum(self.sums).tolist()

@@ -32,6 +32,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if _spread(tensor) else tensor
 
 
+def local(tensor: Tensor) -> Tensor:
+    """What of a tensor lies on this rank."""
+    return tensor.to_local() if _spread(tensor) else tensor
+
+
 def spread_like(tensor: Tensor, other: Tensor) -> Tensor:
     """A whole tensor, spread as the other is."""
     if not _spread(other):

@@ -14,7 +14,7 @@ from cbmi.errors import UserError
 from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective, build
 from cbmi.progress import say
-from cbmi.training.checkpoint import LANGUAGE_MODEL
+from cbmi.training.checkpoint import LANGUAGE_MODEL, damage
 from cbmi.training.live_run import LiveRun
 from cbmi.training.run import Run
 from cbmi.training.supply import make_statistics
@@ -152,7 +152,11 @@ def starting_point(config: RunConfig) -> Path:
             raise UserError(f"initialize: {run.path} has model.{name} {other}, but this run has {own}.")
     if theirs.data.vocabulary != config.data.vocabulary:
         raise UserError(f"initialize: {run.path} has another data.vocabulary than this run.")
-    return run.best.resolve()
+    folder = run.best.resolve()
+    problem = damage(folder)
+    if problem:
+        raise UserError(f"initialize: {folder}: {problem}.")
+    return folder
 
 
 def read_through(config: RunConfig) -> None:
@@ -168,20 +172,17 @@ def prepare_run(config: RunConfig, run: Run, objectives: list[Objective]) -> Non
     before = run.config_file.read_text(encoding="utf-8") if prepared and run.config_file.exists() else None
     run.adopt(config)
     try:
-        if not prepared:
-            read_through(config)
+        read_through(config)
         if config.initialize and not run.vocab.exists():
             with atomic_folder(run.vocab) as temporary:
                 shutil.copytree(Run(config.initialize).vocab, temporary, dirs_exist_ok=True)
         prepare(config.data, run.path)
-    except UserError:
-        if not prepared:
-            run.clear()
-        raise
-    try:
+        prepared = True  # what was made is kept, whatever comes
         sizes = tuple(len(vocabulary) for vocabulary in run.vocabularies())
         make_statistics(objectives, Statistics(open_corpus(run.path, "train"), sizes))
     except UserError:
-        if before is not None:
+        if not prepared:
+            run.clear()
+        elif before is not None:
             write_atomically(run.config_file, before)
         raise

@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from cbmi.model.layers import POSITIONS
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
 from cbmi.signals import stop_signals
-from cbmi.training.cache import ScoreCache, fill_cache
+from cbmi.training.cache import Interrupted, ScoreCache, Scorer, fill_cache
 from cbmi.training.graph import GraphSteps, PlainSteps
 from cbmi.training.learner import learning_rate
 from cbmi.training.live_run import LiveRun
@@ -59,7 +59,8 @@ class Trainer:
                 if number > self.state.stage:
                     self.live.begin_stage(number)
                 if not self._stage_over():
-                    self._train_stage(self.config.stages[number], self.objectives[number], log)
+                    with suppress(Interrupted):
+                        self._train_stage(self.config.stages[number], self.objectives[number], log)
                 if self.stopping:
                     break
         if log:
@@ -148,7 +149,8 @@ class Trainer:
         vocabulary = vocabulary_files(live.run.vocab, self.config.data.vocabulary.shared)[1]
         identity = cache.identity(live.language_model, vocabulary, live.precision) if self.world.first else {}
         recipe = self._recipe({})
-        return fill_cache(cache, identity, live.language_model, recipe, self.state.epoch, self.world, live.precision)
+        scorer = Scorer(live.language_model, live.precision, self.world, self._asked_to_stop)
+        return fill_cache(cache, identity, scorer, recipe, self.state.epoch)
 
     def _recipe(self, numbers: dict[str, np.ndarray]) -> Recipe:
         accumulate, seed = self.live.accumulate, self.config.seed
@@ -179,8 +181,9 @@ class Trainer:
         self._agree_to_stop()
         saving = validating or last or self.stopping or state.stage_step % every == 0
         if saving:
-            self._check(running.stepper.meter.loss())
-        note = self._log_figures(running, log) if last or state.step % self.config.log.every == 0 else None
+            self._check(self.live.finite())
+        # A record before every checkpoint: a run that goes on from there counts on from the same place.
+        note = self._log_figures(running, log) if saving or state.step % self.config.log.every == 0 else None
         progress.advance(1, note)
         state.score = None
         with running.clock.paused():
@@ -197,7 +200,7 @@ class Trainer:
         state, stepper = self.state, running.stepper
         record = {"step": state.step, "stage": self._stage().name, "epoch": state.epoch}
         record |= figures(stepper.meter.read()) | stepper.meter.quantiles()
-        self._check(record["loss"])
+        self._check(math.isfinite(record["loss"]))
         record["lr"] = learning_rate(state.schedule_step, self.config.optimizer)
         record |= {name: float(norm) for name, norm in stepper.norms.items()} | running.clock.read()
         if log:
@@ -205,11 +208,11 @@ class Trainer:
         speed = f"{record['tokens_per_second']:,.0f} tokens/s, MFU {record['mfu']:.0%}"
         return f"loss {record['loss']:.3f}, {speed}"
 
-    def _check(self, loss: float) -> None:
-        """Weights that are no numbers are never saved and never the best."""
-        if not math.isfinite(loss):
+    def _check(self, finite: bool) -> None:
+        """Weights that are no numbers, or give none, are never saved and never the best."""
+        if not finite:
             raise UserError(
-                f"{self.live.run.path}: the loss is not a number at step {self.state.step}; begin anew with "
+                f"{self.live.run.path}: loss or weights are not numbers at step {self.state.step}; begin anew with "
                 "a lower optimizer.peak_lr, a longer warmup, or precision=fp32 (with an objective of your own, "
                 "see first whether its weights are numbers)."
             )
@@ -219,6 +222,7 @@ class Trainer:
         translator = live.whole(live.translator.network)
         language_model = live.whole(live.language_model) if live.language_model else None
         result = self.validator.validate(translator, language_model, live.precision, state.fusion)
+        self._check(math.isfinite(result["valid_loss"]))
         state.score = result.get("valid_bleu", -result["valid_loss"])
         if state.best_score is None or state.score > state.best_score:
             state.best_score, state.best_step, state.stale = state.score, state.step, 0
@@ -231,10 +235,13 @@ class Trainer:
             say(f"Step {state.step:,} ({name}), validation: {shown}{' *' if not state.stale else ''}")
 
     def _agree_to_stop(self) -> None:
-        if self.world.size == 1:
-            self.stopping = self.stop_signal is not None
-        elif self.state.step % STEPS_BETWEEN_AGREEMENTS == 0:
-            self.stopping = self.world.any(self.stop_signal is not None)
+        if self.world.size == 1 or self.state.step % STEPS_BETWEEN_AGREEMENTS == 0:
+            self._asked_to_stop()
+
+    def _asked_to_stop(self) -> bool:
+        """Whether this process or, by the agreement of all, any of them was asked to stop."""
+        self.stopping = self.world.any(self.stop_signal is not None)
+        return self.stopping
 
     def _ask_to_stop(self, number: int, frame: Any) -> None:
         """SIGTERM and Ctrl-C let the step finish and save; a second Ctrl-C interrupts at once."""

@@ -60,7 +60,9 @@ class Validator:
         half = precision != torch.float32
         with torch.autocast(self.world.device.type, precision, enabled=half):
             result = self._losses(translator, language_model, fusion)
-        if self.settings.beam:  # the search wants the weights themselves in half precision
+        if self.settings.beam and math.isfinite(
+            result["valid_loss"]
+        ):  # the search wants the weights themselves in half precision
             translator, language_model = (
                 _copy(network, precision) if half and network is not None else network
                 for network in (translator, language_model)

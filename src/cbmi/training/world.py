@@ -97,5 +97,5 @@ def choose_precision(setting: str, device: torch.device) -> torch.dtype:
     if setting == "auto":
         if device.type == "cpu":
             return torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[setting]
