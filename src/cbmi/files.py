@@ -54,6 +54,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """A name to write under; it becomes `path` when the block ends well and vanishes when it does not."""
     temporary = path.with_name(f".{path.name}.partial")
     with disk_errors(path):
+        temporary.unlink(missing_ok=True)  # of a killed process
         try:
             yield temporary
             sync(temporary)

@@ -149,7 +149,13 @@ def test_sheets_go_out_and_come_back(study, tmp_path):
     again = io.StringIO()
     export_sheet(study, "annotator-2", again)
     (tmp_path / "again.csv").write_text(again.getvalue(), newline="")
-    assert import_sheet(study, "annotator-2", tmp_path / "again.csv") == 13
+    assert import_sheet(study, "annotator-2", tmp_path / "again.csv") == (13, 0)
+    wrong = ("humaneval", "import", folder, sheet, "--annotator", "annotator-1")
+    assert "line 2, column annotator: this is the sheet of annotator-2, not of annotator-1" in refused(*wrong)
+    item = study.items("annotator-2")[0]["item"]
+    (tmp_path / "changed.csv").write_text(f"item,adequacy,fluency\n{item},1,2\n")
+    result = cbmi("humaneval", "import", folder, tmp_path / "changed.csv", "--annotator", "annotator-2")
+    assert result.stdout.decode() == "2 ratings read, 1 of them in place of others\n"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,7 @@ def test_sheets_go_out_and_come_back(study, tmp_path):
         ("", "line 1: there is no column 'item'"),
         ("item,Adequacy,Fluency\n1,3,3\n", "line 1: there is no column 'adequacy'"),
         ("item,adequacy,fluency\n1,3,3\n1,2,2\n", "line 3, column item: item 1 stands there twice"),
+        ("item,adequacy,fluency\n1,3,3\n01,2,2\n", "line 3, column item: item 1 stands there twice"),
         ("item,adequacy,fluency\n1,²,3\n", "line 2, column adequacy: '²' should be"),
         ("item,adequacy,fluency\n²,1,3\n", "line 2, column item: there is no item '²'"),
     ],
@@ -192,7 +199,7 @@ def test_any_text_survives_a_spreadsheet(tmp_path):
     before, sheet = study.items("annotator-1"), tmp_path / "sheet.csv"
     assert cbmi("humaneval", "export", tmp_path / "s", "--annotator", "annotator-1", "-o", sheet).returncode == 0
     assert sheet.read_bytes().startswith(b"\xef\xbb\xbf")
-    assert import_sheet(study, "annotator-1", sheet) == 10
+    assert import_sheet(study, "annotator-1", sheet) == (10, 0)
     assert study.items("annotator-1") == before
 
 

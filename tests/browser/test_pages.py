@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from servers import server
 from tasks import cbmi
@@ -76,6 +78,13 @@ def test_two_thousand_pairs(tmp_path, page):
     page.select_option("#sort", "best")
     page.fill("#search", "w1999")
     assert sources(page) == ["source 1999"]
+    page.fill("#search", "")
+    page.locator(".w").first.focus()
+    begun = time.monotonic()
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.textContent") == "w13"  # the second of the best
+    assert time.monotonic() - begun < 3  # not a matter of milliseconds, but of freezing
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
 
@@ -135,6 +144,8 @@ def test_an_annotator_leaves_comes_back_and_finishes(browser, page, tmp_path):
         page.goto(links[0])
         page.wait_for_selector("#translation:has-text('one')")
         assert ATTACK in page.inner_text("#source")
+        for _ in range(2):
+            page.keyboard.press("Space")  # scrolls, and rates nothing
         for number in range(5):  # three by keyboard, two by mouse
             if number < 3:
                 for key in ("4", "5", "Enter"):
@@ -201,6 +212,7 @@ def test_ratings_do_not_overtake_each_other_and_nothing_is_done_too_early(page, 
         assert page.inner_text("#over") == "2 are not rated yet."
         page.click("#skip")
         assert page.inner_text("#place") == "1 of 2"
+        page.keyboard.press("Space")
         page.keyboard.press("4")  # adequacy has its rating: fluency is next
         page.keyboard.press("Enter")
         page.keyboard.down("3")

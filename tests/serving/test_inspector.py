@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import signal
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -221,6 +223,22 @@ def test_a_large_request_takes_turns_and_a_cancelled_one_ends():
     assert batches[0] == ["large", "large"]
     assert "small" in batches[1] + batches[2]  # not after the nine
     assert sum(batch.count("left") for batch in batches) <= 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_can_be_stopped_in_the_midst_of_a_request(small_run, number):
+    """Who waits is told so; the terminal shows no traceback."""
+    with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (process, addresses):
+        body = {"source": ["ba da fo ku ti re " * 20] * 64, "beam": 8}
+        with ThreadPoolExecutor(40) as pool:
+            answers = [pool.submit(ask, addresses[0], "/translate", body) for _ in range(40)]
+            time.sleep(1)
+            process.send_signal(number)
+            found = [answer.result() for answer in answers]
+        assert process.wait(15) is not None
+        assert {status for status, _ in found} <= {200, 503}
+        assert (503, {"error": "The server is being stopped."}) in found
+        assert "Traceback" not in process.stdout.read()
 
 
 def test_a_client_that_stalls_does_not_keep_the_server(small_run):

@@ -13,7 +13,7 @@ import random
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -212,7 +212,8 @@ class Study:
             return db.execute("SELECT COUNT(*) FROM items").fetchone()[0]
 
 
-COLUMNS = ("item", "source", "reference", "translation", *CRITERIA)
+TEXTS = ("source", "reference", "translation")
+COLUMNS = ("annotator", "item", *TEXTS, *CRITERIA)
 
 
 def export_sheet(study: Study, annotator: str, output: TextIO) -> None:
@@ -222,12 +223,14 @@ def export_sheet(study: Study, annotator: str, output: TextIO) -> None:
     writer = csv.writer(output, lineterminator="\r\n")
     writer.writerow(COLUMNS)
     for item in study.items(annotator):
-        texts = [_harmless(item[key] or "") for key in COLUMNS[1:4]]
-        writer.writerow([item["item"], *texts, *(item["ratings"].get(criterion, "") for criterion in CRITERIA)])
+        texts = [_harmless(item[key] or "") for key in TEXTS]
+        given = [item["ratings"].get(criterion, "") for criterion in CRITERIA]
+        writer.writerow([annotator, item["item"], *texts, *given])
 
 
-def import_sheet(study: Study, annotator: str, path: Path) -> int:
-    """Read ratings from CSV (the columns item, adequacy, fluency); all of them, or none. Gives their number."""
+def import_sheet(study: Study, annotator: str, path: Path) -> tuple[int, int]:
+    """Read ratings from CSV (the columns item, adequacy, fluency); all of them, or none. Gives their number, and how
+    many of them take the place of others."""
     _known(study, annotator)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -235,12 +238,13 @@ def import_sheet(study: Study, annotator: str, path: Path) -> int:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not valid UTF-8; save the sheet as CSV in UTF-8.") from None
-    ratings = list(_read_ratings(text, path, {item["item"] for item in study.items(annotator)}))
+    before = {item["item"]: item["ratings"] for item in study.items(annotator)}
+    ratings = list(_read_ratings(text, path, annotator, before))
     study.rate(annotator, ratings)
-    return len(ratings)
+    return len(ratings), sum(before[item].get(criterion, value) != value for item, criterion, value in ratings)
 
 
-def _read_ratings(text: str, path: Path, known: set[int]) -> Iterator[tuple[int, str, int]]:
+def _read_ratings(text: str, path: Path, annotator: str, known: Collection[int]) -> Iterator[tuple[int, str, int]]:
     """(item, criterion, value) of every cell that is filled in."""
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
     header = text.split("\n", 1)[0]
@@ -254,9 +258,12 @@ def _read_ratings(text: str, path: Path, known: set[int]) -> Iterator[tuple[int,
             where, item = f"{path}, line {rows.line_num}", (row["item"] or "").strip()
             if not item.isascii() or not item.isdigit() or int(item) not in known:
                 raise UserError(f"{where}, column item: there is no item '{item}' in this study.")
-            if item in seen:
-                raise UserError(f"{where}, column item: item {item} stands there twice.")
-            seen.add(item)
+            if int(item) in seen:
+                raise UserError(f"{where}, column item: item {int(item)} stands there twice.")
+            owner = (row.get("annotator") or annotator).strip()
+            if owner != annotator:
+                raise UserError(f"{where}, column annotator: this is the sheet of {owner}, not of {annotator}.")
+            seen.add(int(item))
             for criterion in CRITERIA:
                 value = (row[criterion] or "").strip()
                 if value and value not in {str(number) for number in range(LOWEST, HIGHEST + 1)}:

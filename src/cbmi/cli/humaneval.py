@@ -79,4 +79,5 @@ def humaneval_import(
     """Read an annotator's ratings from CSV."""
     from cbmi.analysis.study import import_sheet, open_study
 
-    print(f"{import_sheet(open_study(folder), annotator, file)} ratings read")
+    read, replaced = import_sheet(open_study(folder), annotator, file)
+    print(f"{read} ratings read" + (f", {replaced} of them in place of others" if replaced else ""))

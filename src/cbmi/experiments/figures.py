@@ -160,7 +160,9 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
         for place, system in enumerate(systems):
             line = "-" if place < len(CYCLE) else ":"
             course = _course([r for r in mine if r.get("system") == system], kind)
-            axis.plot(*course, line, color=CYCLE[place % len(CYCLE)], label=experiment.label(system), linewidth=1.2)
+            marker = "o" if len(course[0]) == 1 else None  # a single validation is no line
+            style = {"color": CYCLE[place % len(CYCLE)], "marker": marker, "linewidth": 1.2}
+            axis.plot(*course, line, label=experiment.label(system), **style)
         title = experiment.title_of(task)
         axis.set(xlabel="steps", ylabel={"valid_bleu": "validation BLEU"}.get(kind, "validation loss"), title=title)
         if kind == "valid_bleu" and start:  # the first steps would squeeze the rest

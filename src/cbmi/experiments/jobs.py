@@ -19,7 +19,8 @@ from typing import Any, Literal
 from cbmi.config import RunConfig, check, differences, nearest, read_mapping, with_overrides
 from cbmi.data.prepare import check_unchanged
 from cbmi.errors import UserError
-from cbmi.evaluation.metrics import UNSPACED
+from cbmi.evaluation.metrics import unspaced
+from cbmi.evaluation.multi_bleu import check_language
 from cbmi.experiments.settings import Experiment, System, Task
 from cbmi.files import digest, read_json
 from cbmi.objectives import build
@@ -246,12 +247,14 @@ def _check_report(experiment: Experiment, task: str, config: RunConfig) -> None:
             raise UserError(f"report.sets: {where} has no test set '{name}'{nearest(name, known)}.")
     if experiment.systems and not experiment.report.sets and not config.data.test:
         raise UserError(f"{where}.run: there is no data.test to report on: give one, or say report.sets: [valid].")
-    if experiment.metric(task) == "multi-bleu" and config.data.target in UNSPACED:
+    if experiment.metric(task) == "multi-bleu":
         key = f"{where}.metric" if experiment.tasks[task].metric else "report.metric"
-        raise UserError(
-            f"{key}: multi-bleu counts words between spaces, which {where} ({config.data.target}) has not; "
-            "use bleu or chrf."
-        )
+        if unspaced(config.data.target):
+            raise UserError(
+                f"{key}: multi-bleu counts words between spaces, which {where} ({config.data.target}) has not; "
+                "use bleu or chrf."
+            )
+        check_language(config.data.target, f"{key}: multi-bleu")
 
 
 def _check_preset(experiment: Experiment, task: str) -> None:

@@ -18,7 +18,7 @@ from cbmi.experiments.jobs import Plan
 from cbmi.experiments.measure import measure, records_of
 from cbmi.experiments.results import write_results
 from cbmi.experiments.settings import Experiment
-from cbmi.experiments.table import label_of, make_table, to_latex, to_markdown
+from cbmi.experiments.table import label_of, make_table, markdown, to_latex, to_markdown
 from cbmi.files import locked, write_atomically
 from cbmi.progress import clock
 from cbmi.yaml_text import dump_yaml
@@ -197,7 +197,8 @@ def _costs_markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(COST_TITLES) + " |", "|---|---" + "|--:" * (len(COST_TITLES) - 2) + "|"]
     for row in rows:
         figures = [f"{row[key]:,.1f}" for key in ("preparation", "parameters", "training", "milliseconds", "disk")]
-        lines.append(f"| {row['task']} | {row['system']} | " + " | ".join(figures) + " |")
+        names = [markdown(row[key]) for key in ("task", "system")]
+        lines.append("| " + " | ".join([*names, *figures]) + " |")
     return "\n".join(lines) + "\n"
 
 

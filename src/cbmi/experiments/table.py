@@ -184,15 +184,15 @@ def label_of(row: Row) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    titles = [table.metric, *map(_markdown, table.columns)]
+    titles = [table.metric, *map(markdown, table.columns)]
     lines = ["| " + " | ".join(titles) + " |", "|---" + "|--:" * len(table.columns) + "|"]
     for row in table.rows:
-        cells = [_markdown(label_of(row)), *(_markdown_cell(cell) for cell in row.cells)]
+        cells = [markdown(label_of(row)), *(_markdown_cell(cell) for cell in row.cells)]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(f"{_markdown(note)}  " for note in table.notes)]).rstrip() + "\n"
+    return "\n".join([*lines, "", *(f"{markdown(note)}  " for note in table.notes)]).rstrip() + "\n"
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
     for character in "\\|*_<":
         text = text.replace(character, "\\" + character)
     return text
@@ -203,7 +203,7 @@ def _markdown_cell(cell: Cell | None) -> str:
         return "–"
     text = f"**{cell.text()}**" if cell.best else cell.text()
     published = f" [published: {cell.published}]" if cell.published else ""
-    return text + _markdown(cell.marks) + cell.short + published
+    return text + markdown(cell.marks) + cell.short + published
 
 
 LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
@@ -235,7 +235,7 @@ def _latex_cell(cell: Cell | None, spread: bool) -> str:
     text = _latex(f"{cell.mean:.2f}{cell.spread}") if spread else cell.text(spread=False)
     marks = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
     text += f"$^{{{marks}}}$" if marks else ""
-    return rf"\textbf{{{text}}}" if cell.best else text
+    return (rf"\textbf{{{text}}}" if cell.best else text) + _latex(cell.short)
 
 
 LATEX = {character: "\\" + character for character in "&%$#_{}"} | {

@@ -107,7 +107,11 @@ class Inspector:
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=0.5)
-                if not task.done() and await request.is_disconnected():
+                if task.done():
+                    break
+                if request.app.state.stopping():
+                    raise HTTPException(503, "The server is being stopped.")
+                if await request.is_disconnected():
                     raise ClientDisconnect
             return task.result()
         except Busy:

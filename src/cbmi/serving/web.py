@@ -78,6 +78,7 @@ def application(routes: list[BaseRoute], hosts: tuple[str, ...] | None, lifespan
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
+    app.state.stopping = lambda: False
     return app
 
 
@@ -169,6 +170,7 @@ def serve(app: Starlette, sock: socket.socket, show: str | None = None) -> None:
         backlog=BACKLOG,
     )
     server = uvicorn.Server(config)
+    app.state.stopping = lambda: server.should_exit
     if show is not None and _has_screen():
         with suppress(webbrowser.Error):
             webbrowser.open(show)
