@@ -271,6 +271,8 @@ def read_run_file(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
 def read_mapping(path: str | Path, kind: str) -> dict[str, Any]:
     """The values of a YAML file; `kind` is for errors."""
     try:
+        if Path(path).is_dir():
+            raise UserError(f"{path}: this is a folder; the {kind} is a .yaml file.")
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid UTF-8"
@@ -336,6 +338,8 @@ def _sentence(error: ValidationError) -> str:
     place = f"{place}: " if place else ""
     if first["type"] == "missing":
         return f"{place}this key is missing"
+    if first["type"] == "too_short":
+        return f"{place}there should be at least {first['ctx']['min_length']}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "Should be a mapping of keys to values"

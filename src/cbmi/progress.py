@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = (10.0, 60.0)  # at first, and when work has long been going on
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -36,6 +36,10 @@ class Bar:
     def speed(self) -> float:
         return (self.done - self.begun_with) / max(time.monotonic() - self.started, 1e-9)
 
+    def pace(self) -> str:
+        speed = self.speed()
+        return f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s"
+
     def show(self) -> None:
         """Redraw; the quiet bar draws nothing."""
 
@@ -47,7 +51,8 @@ class _LineBar(Bar):
 
     def show(self) -> None:
         now = time.monotonic()
-        if now - self.last < SECONDS_BETWEEN_LINES:
+        least, most = SECONDS_BETWEEN_LINES
+        if now - self.last < min(max(least, (now - self.started) / 20), most):
             return
         self.last = now
         say(self.line())
@@ -61,7 +66,7 @@ class _LineBar(Bar):
             parts.append(f"{clock(left)} left")
         else:
             parts[0] += f" {self.unit}"
-        parts.insert(1, self.note or f"{speed:,.0f} {self.unit}/s")
+        parts.insert(1, self.note or self.pace())
         return ", ".join(parts)
 
 
@@ -72,7 +77,7 @@ class _TerminalBar(Bar):
         self.task = progress.add_task(self.title, total=self.total, completed=self.done, note="")
 
     def show(self) -> None:
-        note = self.note or f"{self.speed():,.0f} {self.unit}/s"
+        note = self.note or self.pace()
         self.progress.update(self.task, completed=self.done, note=note)
 
 

@@ -160,6 +160,19 @@ def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
     assert made(tmp_path, "two") == whole
 
 
+@pytest.mark.timeout(240)
+def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, large, tmp_path):
+    files, _ = large
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cbmi"]
+    (tmp_path / "two.scores" / ".0000001.npy.partial" / "x").mkdir(parents=True)  # of the second process's chunk
+    for share, expected in (("0.9", "0000001.npy: cannot be written"), ("2", "--keep: 2 should be a share")):
+        command = [*launcher, *map(str, arguments(small_run, files, tmp_path / "two")), "--keep", share]
+        result = subprocess.run(command, capture_output=True, env=environment(), timeout=200)
+        said = [line for line in result.stderr.decode().splitlines() if line.startswith("cbmi: ")]
+        assert len(said) == 1, result.stderr.decode()
+        assert expected in said[0]
+
+
 def test_bad_input_is_refused(small_run, tmp_path):
     _, files = write_pairs(tmp_path, 20)
     command = arguments(small_run, files, tmp_path / "x")

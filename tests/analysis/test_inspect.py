@@ -73,9 +73,25 @@ def test_bad_input_is_refused(small_run, tmp_path):
     both = ("--source", small_run / "valid.src", "--target", small_run / "valid.tgt")
     assert either in refused("inspect", small_run / "run", "-o", page, *both, "--sentence", "a", "b")
     assert "this is a folder" in refused("inspect", small_run / "run", "-o", tmp_path, *both)
+    figures = ("--figures", tmp_path / "figures")
     assert "--pair: 21 is not between 1 and 20" in refused(
-        "inspect", small_run / "run", "-o", page, *both, "--pair", "21"
+        "inspect", small_run / "run", "-o", page, *both, *figures, "--pair", "21"
     )
+    assert "say --figures FOLDER" in refused("inspect", small_run / "run", "-o", page, *both, "--pair", "2")
+    (tmp_path / "figures").write_text("mine")
+    assert "figures is a file; name a folder" in refused("inspect", small_run / "run", "-o", page, *both, *figures)
+    broken = b"a\xff".decode(errors="surrogateescape")
+    assert "--sentence: this is not valid UTF-8" in refused(
+        "inspect", small_run / "run", "-o", page, "--sentence", broken, "b"
+    )
+    corpus = (tmp_path / "mine.src", tmp_path / "mine.tgt")
+    for path in corpus:
+        path.write_text("ba\n")
+    for command in ("inspect", "score"):
+        arguments = (command, small_run / "run", "--source", corpus[0], "--target", corpus[1], "-o", corpus[1])
+        assert "mine.tgt would be written over" in refused(*arguments)
+    assert "mine.src would be written over" in refused("translate", small_run / "run", corpus[0], "-o", corpus[0])
+    assert [path.read_text() for path in corpus] == ["ba\n", "ba\n"]
     (tmp_path / "short").write_text("ba\n")
     unequal = ("--source", small_run / "valid.src", "--target", tmp_path / "short", "--limit", "1")
     assert "short has 1" in refused("inspect", small_run / "run", "-o", page, *unequal)

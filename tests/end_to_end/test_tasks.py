@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from tasks import cbmi, refused, without_dropout, write_run, write_task
@@ -139,19 +140,23 @@ def test_a_mismatched_pair_scores_lower(copied):
     assert good["sentence_weight"] > 1 > bad["sentence_weight"]
 
 
-def test_averages(copied):
+def test_averages(small_run, tmp_path):
+    """Of checkpoints of the last stage: the stages' objectives differ."""
     from safetensors.torch import load_file
 
-    result = cbmi("average", copied / "run", "--last", "2")
+    run = tmp_path / "run"
+    shutil.copytree(small_run / "run", run, symlinks=True)
+    result = cbmi("average", run, "--last", "2")
     assert result.returncode == 0, result.stderr.decode()
-    folders = [copied / "run" / "checkpoints" / name for name in ("step-300", "step-400", "average-last-2")]
+    assert "Averaged step-12, step-16" in result.stderr.decode()
+    folders = [run / "checkpoints" / name for name in ("step-12", "step-16", "average-last-2")]
     first, second, mean = (load_file(folder / "translator.safetensors") for folder in folders)
     for name in mean:
         assert ((first[name] + second[name]) / 2 - mean[name]).abs().max() < 1e-6
-    text = b"ba da\n"
-    assert cbmi("translate", copied / "run", "--checkpoint", "average-last-2", input=text).returncode == 0
-    assert "has 1 validated checkpoints of its last stage, not 9" in refused("average", copied / "run", "--best", "9")
-    assert "either --last K or --best K" in refused("average", copied / "run")
+    assert cbmi("translate", run, "--checkpoint", "average-last-2", input=b"ba da\n").returncode == 0
+    assert "has 2 checkpoints of its last stage, not 3" in refused("average", run, "--last", "3")
+    assert "has 2 validated checkpoints of its last stage, not 9" in refused("average", run, "--best", "9")
+    assert "either --last K or --best K" in refused("average", run)
 
 
 def test_evaluate(copied, tmp_path):

@@ -6,9 +6,10 @@ import random
 import sys
 
 import pytest
+from tasks import cbmi
 
 from cbmi.errors import UserError
-from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf, evaluate
+from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf, evaluate
 from cbmi.evaluation.table import render
 
 RESAMPLES = 40
@@ -161,8 +162,7 @@ def test_unequal_counts_name_the_system(data):
         (["x"], {"a": ["x"]}, {"bootstrap": 1}, "bootstrap is 1"),
         (["x"], {"a": ["x"]}, {"bootstrap": -5}, "bootstrap is -5"),
         (["x"], {"a": ["x"]}, {"seed": 0}, "seed is 0"),
-        (["x"], {"a": ["x"]}, {"bleu_tokenizer": "14b"}, "no BLEU tokenizer '14b'"),
-        (["x"], {"a": ["x"]}, {"tokenize": "de"}, "multi_bleu as well"),
+        (["x"], {"a": ["x"]}, {"tokenize": "de"}, "--multi-bleu as well"),
     ],
 )
 def test_errors(references, systems, settings, message):
@@ -174,3 +174,28 @@ def test_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(UserError, match=r"cbmi\[eval\]"):
         corpus_bleu(["a"], ["a"])
+
+
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "ZH_TW", "cmn", "ja", "th"])
+def test_text_without_spaces_is_cut_into_characters(language):
+    """Against sacrebleu itself; a character that is missing costs little, not the whole line."""
+    from sacrebleu.metrics import BLEU, TER
+
+    references, hypotheses = ["我们今天去看电影吧", "他说的话我没有听懂"], ["我们今天去看电影", "他说的话我没听懂"]
+    found = evaluate(references, {"a": hypotheses}, bootstrap=0, language=language).systems[0].metrics
+    tokenizer = "zh" if language[:2].lower() in ("zh", "cm") else "char"
+    assert bleu_tokenizer(language) == tokenizer
+    assert found["BLEU"].score == BLEU(tokenize=tokenizer).corpus_score(hypotheses, [references]).score > 70
+    characters = TER(normalized=True, asian_support=True).corpus_score(hypotheses, [references]).score
+    assert found["TER"].score == characters < 20
+
+
+def test_text_without_spaces_is_noticed(tmp_path):
+    (tmp_path / "zh").write_text("我们今天去看电影吧\n")
+    (tmp_path / "en").write_text("we 去 to the cinema\n")
+    for name, said in (("zh", True), ("en", False)):
+        result = cbmi("evaluate", "--reference", tmp_path / name, tmp_path / name, "--bootstrap", "0")
+        assert ("looks like text without spaces" in result.stderr.decode()) == said
+    result = cbmi("evaluate", "--reference", tmp_path / "zh", tmp_path / "zh", "--bootstrap", "0", "--language", "zh")
+    assert result.stderr.decode() == ""
+    assert "tok:zh" in result.stdout.decode()

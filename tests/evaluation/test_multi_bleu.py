@@ -106,7 +106,7 @@ def test_tokenize_by_moses():
 
 
 def test_tokenize_without_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    monkeypatch.setitem(sys.modules, "sacremoses.corpus", None)
     with pytest.raises(UserError, match=r"cbmi\[eval\]"):
         tokenize(["a"], "de")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import sys
 import threading
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 from tasks import ROOT, cbmi, refused
 
 from cbmi.config import read_run_file
+from cbmi.errors import UserError
 from cbmi.interop import corpora
 
 
@@ -69,6 +71,30 @@ def test_without_a_network_it_says_so(tmp_path, monkeypatch):
     message = refused("corpus", "get", "multi30k", "-o", tmp_path / "data")
     assert "http://127.0.0.1:9/x cannot be reached" in message
     assert "this needs a network" in message
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"", "cannot be reached"),
+        (b"what\r\n", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc", "ended after 3 of 100 bytes"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "cannot be reached"),
+    ],
+)
+def test_a_connection_that_breaks_names_the_address(tmp_path, answer, says):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            connection.recv(10_000)
+            connection.sendall(answer)
+            connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/a.gz"
+        with pytest.raises(UserError, match=f"{address}.*{says}"):
+            corpora.download(address, tmp_path / "a.gz")
 
 
 def test_training_sets_come_through_mtdata(tmp_path, monkeypatch):

@@ -153,20 +153,22 @@ def course(pyplot: Any, log: Sequence[Record]) -> Any:
     figure, axis = pyplot.subplots(figsize=(5.8, 3.1), layout="constrained")
     axis.fill_between(steps, mean - std, mean + std, color=FAINT, label="± standard deviation")
     axis.plot(steps, mean, color=BLUE, label="mean over the batch's tokens")
-    begun = None
-    for line in lines:
-        if line["stage"] != begun:
-            begun = line["stage"]
-            axis.axvline(line["step"], color=GREY, linewidth=1, linestyle="--")
-            axis.annotate(
-                begun,
-                (line["step"], 1),
-                (3, -9),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                fontsize=8,
-                color="#5b6470",
-            )
+    begins: dict[str, int] = {}  # the step after which each stage begins: the last that was logged before
+    last = 0
+    for line in log:
+        begins.setdefault(line["stage"], last)
+        last = line["step"]
+    for stage in dict.fromkeys(line["stage"] for line in lines):
+        axis.axvline(begins[stage], color=GREY, linewidth=1, linestyle="--")
+        axis.annotate(
+            stage,
+            (begins[stage], 1),
+            (3, -9),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            fontsize=8,
+            color="#5b6470",
+        )
     axis.set(xlabel="steps", ylabel="token CBMI, nats")
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axis.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TextIO
 
 from cbmi.data.text import count_lines, decode_lines, read_lines, report_repaired
-from cbmi.progress import bar
+from cbmi.progress import bar, say
 from cbmi.training.trained import Trained
 
 WINDOW = 5_000  # lines read, sorted by length and translated at a time
@@ -25,8 +25,11 @@ def translate_lines(
     counts: Counter[str] = Counter()
     lines = _standard_input(counts) if file == "-" else read_lines(file, counts)
     settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
-    with bar("Translating", None if file == "-" else count_lines(file), "lines") as progress:
-        while window := list(islice(lines, WINDOW)):
+    typed = file == "-" and sys.stdin.isatty()
+    if typed:
+        say("Type a line, then Enter; Ctrl-D ends.")
+    with bar("Translating", None if file == "-" else count_lines(file), "lines", quiet=typed) as progress:
+        while window := list(islice(lines, 1 if typed else WINDOW)):
             for hypotheses in model.hypotheses(window, advance=progress.advance, **settings):
                 found = [(one.score, one.log_probability, model.target.decode(one.ids)) for one in hypotheses]
                 found += [(0.0, 0.0, "")] * (nbest - len(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 
 from cbmi.cli import training  # noqa: F401
 
@@ -21,12 +22,26 @@ def main() -> None:
     except SystemExit as end:
         _leave(end.code)
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+        if _first_to_say(str(error)):
             print(f"cbmi: {error}", file=sys.stderr)
         _leave(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no more to say
         _leave(141)
+
+
+def _first_to_say(message: str) -> bool:
+    """Of torchrun's processes, one speaks for all that have the same to say: whoever comes first to their store."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    from torch.distributed import TCPStore
+
+    try:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
+        return store.add(f"cbmi: {message}", 1) == 1
+    except (KeyError, ValueError, RuntimeError):  # no store is left: better twice than not at all
+        return True
 
 
 def _leave(status: int | str | None) -> None:

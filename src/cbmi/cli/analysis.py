@@ -41,7 +41,7 @@ def translate(
     from cbmi.analysis.translate import translate_lines
     from cbmi.training.trained import Trained
 
-    with writer(output) as out:
+    with writer(output, file) as out:
         model = Trained(run, checkpoint, device)
         translate_lines(model, file, out, beam, length_penalty, nbest, scores)
 
@@ -50,6 +50,9 @@ def translate(
 def evaluate(
     systems: Annotated[list[str], typer.Argument(metavar="SYSTEM...", help="Translations, one a line.")],
     reference: Annotated[str, typer.Option(metavar="REF", help="The reference translation.")],
+    language: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="Of the text; zh, ja, th, … are cut into characters.")
+    ] = None,
     multi_bleu: Annotated[bool, typer.Option("--multi-bleu", help="Also BLEU as multi-bleu.perl gives it.")] = False,
     tokenize: Annotated[
         str | None, typer.Option(metavar="LANGUAGE", help="For --multi-bleu: tokenise as Moses does.")
@@ -64,7 +67,7 @@ def evaluate(
     from cbmi.analysis.evaluate import evaluate_files
 
     settings = {"multi_bleu": multi_bleu, "tokenize": tokenize, "split_compounds": split_compounds}
-    print(evaluate_files(reference, systems, json=json, bootstrap=bootstrap, **settings))
+    print(evaluate_files(reference, systems, json=json, language=language, bootstrap=bootstrap, **settings))
 
 
 @app.command()
@@ -82,7 +85,7 @@ def score(
     from cbmi.analysis.score import score_files
     from cbmi.training.trained import Trained
 
-    with writer(output) as out, tempfile.TemporaryDirectory() as folder:
+    with writer(output, source, target) as out, tempfile.TemporaryDirectory() as folder:
         model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
         score_files(model, (source, target), out, Path(folder) / "records")
 
@@ -110,7 +113,13 @@ def inspect(
 
     if bool(sentence) == bool(source and target) or bool(source) != bool(target):
         raise UserError("inspect: say either --source FILE --target FILE or --sentence SOURCE TARGET.")
-    check_output(output)
+    check_output(output, source, target)
+    if figures and figures.exists() and not figures.is_dir():
+        raise UserError(f"--figures: {figures} is a file; name a folder.")
+    if pair and not figures:
+        raise UserError("--pair: it chooses the pair of a figure; say --figures FOLDER as well.")
+    if sentence and any(text != text.encode(errors="replace").decode() for text in sentence):
+        raise UserError("--sentence: this is not valid UTF-8.")
     pairs = [sentence] if sentence else read_some((source, target), limit)
     from cbmi.training.trained import Trained
 
@@ -178,7 +187,7 @@ def prior_accuracy(
     from cbmi.files import to_json
     from cbmi.training.trained import Trained
 
-    with writer(output) as out:
+    with writer(output, source, target) as out:
         model = Trained(run, checkpoint, device, precision="fp32")
         accuracy = prior_accuracy(model, pairs_of(model, source, target))
         out.write(to_json(accuracy) if json else table(accuracy) + "\n")

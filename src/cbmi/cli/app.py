@@ -63,8 +63,8 @@ def stopping() -> Iterator[None]:
 
 
 @contextmanager
-def writer(path: Path | None) -> Iterator[TextIO]:
-    """Standard output, or a file that appears when it is complete."""
+def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears when it is complete; never one of the inputs."""
     from cbmi.files import atomic_file, disk_errors
 
     if path is None:
@@ -72,7 +72,7 @@ def writer(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path = path.resolve()  # a link stays a link
-    check_output(path)
+    check_output(path, *inputs)
     if path.suffix in (".gz", ".xz", ".zst"):
         raise UserError(f"{path}: results are written as plain text; leave out '{path.suffix}'.")
     if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
@@ -85,6 +85,9 @@ def writer(path: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, *inputs: str | None) -> None:
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; name a file to write to.")
+    for name in inputs:
+        if name and path.is_file() and Path(name).exists() and path.samefile(name):
+            raise UserError(f"{name} would be written over by -o {path}: choose another name.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,11 @@ from typing import Any
 from cbmi.errors import UserError
 from cbmi.evaluation import multi_bleu as moses
 
-UNSPACED = ("zh", "ja", "th", "lo", "km", "my")  # languages written without spaces
+# Languages written without spaces, by all their codes of ISO 639.
+UNSPACED = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu"), "zh"),
+    **dict.fromkeys(("ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur"), "char"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def evaluate(
     *,
     bootstrap: int = 1000,
     seed: int = 12345,
-    bleu_tokenizer: str = "13a",
+    language: str = "",
     multi_bleu: bool = False,
     tokenize: str | None = None,
     split_compounds: bool = False,
@@ -71,13 +76,14 @@ def evaluate(
     """Score every system (name → output lines) against `references`, one reference per line.
 
     `bootstrap` resamples give each score an interval and test each later system against the first; 0 does
-    neither. `multi_bleu` adds tokenised BLEU, for which `tokenize` names the language of the Moses
-    tokenizer (None: the lines are tokenised already) and `split_compounds` splits at hyphens.
+    neither. `language` decides how BLEU and TER cut text: into characters where it has no spaces. `multi_bleu`
+    adds tokenised BLEU, for which `tokenize` names the language of the Moses tokenizer (None: the lines are
+    tokenised already) and `split_compounds` splits at hyphens.
     """
     _check_settings(bootstrap, seed, multi_bleu, tokenize, split_compounds)
     _check_lines(references, systems)
     with _sacrebleu_seed(seed):
-        metrics = _metrics(references, bleu_tokenizer)
+        metrics = _metrics(references, language)
         if bootstrap and len(systems) > 1:
             scores, signatures = _paired_scores(metrics, systems, bootstrap)
         else:
@@ -92,8 +98,12 @@ def evaluate(
 
 
 def bleu_tokenizer(language: str) -> str:
-    """sacrebleu's tokenizer for a target language: 13a finds words between spaces, where there are any."""
-    return "zh" if language == "zh" else "char" if language in UNSPACED else "13a"
+    """sacrebleu's tokenizer for a language (zh, zh-CN, …): 13a finds words between spaces, where there are any."""
+    return UNSPACED.get(re.split("[-_]", language.lower())[0], "13a")
+
+
+def unspaced(language: str) -> bool:
+    return bleu_tokenizer(language) != "13a"
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> float:
@@ -149,15 +159,20 @@ def _tested(result: Any, baseline: Any) -> MetricScore:
     return MetricScore(*interval, difference, p_value)
 
 
-def _metrics(references: Sequence[str], bleu_tokenizer: str) -> dict:
+def _metrics(references: Sequence[str], language: str) -> dict:
     """sacrebleu's metrics by the names it gives their scores, the references analysed once for all."""
     given = [list(references)]
-    sacrebleu = sacrebleu_metrics()
     return {
-        "BLEU": _bleu(bleu_tokenizer, references=given),
-        "chrF2": sacrebleu.CHRF(references=given),
-        "TER": sacrebleu.TER(references=given),
+        "BLEU": _bleu(bleu_tokenizer(language), references=given),
+        "chrF2": sacrebleu_metrics().CHRF(references=given),
+        "TER": ter(language, references=given),
     }
+
+
+def ter(language: str, **settings: Any) -> Any:
+    """sacrebleu's TER, over characters where a language has no spaces."""
+    characters = unspaced(language)
+    return sacrebleu_metrics().TER(normalized=characters, asian_support=characters, **settings)
 
 
 def _bleu(tokenizer: str, **settings: Any) -> Any:
@@ -198,7 +213,7 @@ def _check_settings(bootstrap: int, seed: int, multi_bleu: bool, tokenize: str |
     if seed < 1:
         raise UserError(f"seed is {seed}; give 1 or more (sacrebleu takes 0 for no seed).")
     if (tokenize is not None or split) and not multi_bleu:
-        raise UserError("tokenize and split_compounds only concern multi-BLEU; ask for multi_bleu as well.")
+        raise UserError("--tokenize and --split-compounds only concern multi-BLEU; say --multi-bleu as well.")
 
 
 def _check_lines(references: Sequence[str], systems: Mapping[str, Sequence[str]]) -> None:

@@ -58,16 +58,22 @@ def multi_bleu(
     return _score(pairs, signature(split_compounds, language))
 
 
-def tokenize(lines: Sequence[str], language: str) -> list[str]:
-    """`lines` tokenised by the Moses tokenizer of `language` (sacremoses), without HTML escapes."""
+def check_language(language: str, where: str) -> None:
+    """Refuse a language that Moses does not know; `where` is for the error."""
     try:
-        from sacremoses import MosesTokenizer
         from sacremoses.corpus import NonbreakingPrefixes
     except ImportError:
         raise UserError("Moses tokenisation needs the extra 'eval': pip install 'cbmi[eval]'.") from None
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
-        raise UserError(f"tokenize: Moses knows no language '{language}'; it knows {', '.join(known)}.")
+        raise UserError(f"{where}: Moses knows no language '{language}'; it knows {', '.join(known)}.")
+
+
+def tokenize(lines: Sequence[str], language: str) -> list[str]:
+    """`lines` tokenised by the Moses tokenizer of `language` (sacremoses), without HTML escapes."""
+    check_language(language, "--tokenize")
+    from sacremoses import MosesTokenizer
+
     tokenizer = MosesTokenizer(language)
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from cbmi.errors import UserError
 from cbmi.evaluation import multi_bleu
-from cbmi.evaluation.metrics import bleu_tokenizer, sacrebleu_metrics
+from cbmi.evaluation.metrics import bleu_tokenizer, sacrebleu_metrics, ter
 
 SEED = 12345  # sacrebleu's
 
@@ -31,7 +31,7 @@ class Metric:
         self.metric: Any = {
             "bleu": lambda: metrics.BLEU(references=given, tokenize=bleu_tokenizer(language)),
             "chrf": lambda: metrics.CHRF(references=given),
-            "ter": lambda: metrics.TER(references=given),
+            "ter": lambda: ter(language, references=given),
             "multi-bleu": lambda: metrics.BLEU(references=given, tokenize="none", smooth_method="none", force=True),
         }[name]()
 

@@ -6,6 +6,7 @@ test sets through sacrebleu. This is the one place of the package that uses the 
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import subprocess
@@ -184,15 +185,20 @@ def _check(part: Part, places: tuple[Path, Path]) -> int:
 
 def download(address: str, place: Path) -> None:
     """A file from the network, with a bar."""
+    with disk_errors(place):
+        file = open(place, "wb")
     try:
-        with urllib.request.urlopen(address, timeout=SECONDS) as answer, open(place, "wb") as file:
+        with file, urllib.request.urlopen(address, timeout=SECONDS) as answer:
             size = int(answer.headers.get("Content-Length") or 0) or None
             with bar(f"Downloading {address.rpartition('/')[2]}", size, "bytes") as progress:
                 while chunk := answer.read(CHUNK):
-                    file.write(chunk)
+                    with disk_errors(place):
+                        file.write(chunk)
                     progress.advance(len(chunk))
+        if size and progress.done < size:
+            raise UserError(f"{address}: the connection ended after {progress.done:,} of {size:,} bytes; try again.")
     except urllib.error.HTTPError as error:
         raise UserError(f"{address}: the server says {error.code} ({error.reason}).") from None
-    except (urllib.error.URLError, TimeoutError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise UserError(f"{address} cannot be reached ({reason}); this needs a network.") from None

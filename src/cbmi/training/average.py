@@ -7,19 +7,23 @@ from pathlib import Path
 import torch
 
 from cbmi.errors import UserError
+from cbmi.progress import say
 from cbmi.training import checkpoint as store
 from cbmi.training.run import Run
 
 
 def average(run: Run, count: int, kind: str) -> Path:
-    """Average the weights of the `count` last or best checkpoints into `checkpoints/average-KIND-COUNT`."""
+    """Average the weights of the `count` last or best checkpoints of the last stage into
+    `checkpoints/average-KIND-COUNT`."""
     run.config()
     folders = [folder for folder in store.all_checkpoints(run.checkpoints) if store.damage(folder) is None]
     states = {folder: store.read_state(folder) for folder in folders}
-    if kind == "best" and folders:
-        folders = store.best_first(states, stage=states[folders[-1]].stage)[::-1]
+    stage = states[folders[-1]].stage if folders else 0
+    folders = [folder for folder in folders if states[folder].stage == stage]
+    if kind == "best":
+        folders = store.best_first(states, stage)[::-1]
     if len(folders) < count:
-        described = "validated checkpoints of its last stage" if kind == "best" else "checkpoints"
+        described = "validated checkpoints of its last stage" if kind == "best" else "checkpoints of its last stage"
         raise UserError(
             f"{run.path} has {len(folders)} {described}, not {count}: "
             f"ask for fewer, or keep more (checkpoints.keep_{kind})."
@@ -32,6 +36,7 @@ def average(run: Run, count: int, kind: str) -> Path:
     target = run.checkpoints / f"average-{kind}-{count}"
     newest = store.state_values(states[chosen[-1]]) | {"score": None}
     store.save_checkpoint(target, tensors, newest)
+    say(f"Averaged {', '.join(folder.name for folder in chosen)}")
     return target
 
 

@@ -109,7 +109,9 @@ class Log:
         self.path = path
         with disk_errors(path):
             self.file = open(path, "a", encoding="utf-8")
-        self.board = _summary_writer(path.parent / "tensorboard", resume_step) if tensorboard else None
+        self.board = None
+        if tensorboard:
+            self.board = summary_writer()(str(path.parent / "tensorboard"), purge_step=resume_step + 1)
 
     def write(self, record: dict[str, Any]) -> None:
         rounded = {key: _round(value) for key, value in record.items()}
@@ -140,9 +142,10 @@ def _kept(line: str, step: int) -> bool:
         return False  # the torn last line of a killed process
 
 
-def _summary_writer(folder: Path, step: int):
+def summary_writer() -> type:
+    """TensorBoard's class that writes."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("log.tensorboard needs the extra 'tensorboard': pip install 'cbmi[tensorboard]'.") from None
-    return SummaryWriter(str(folder), purge_step=step + 1)
+    return SummaryWriter

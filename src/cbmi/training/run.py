@@ -36,6 +36,8 @@ class Run:
         self.test = self.path / "test"
 
     def config(self) -> RunConfig:
+        if self.path.is_file():
+            raise UserError(f"{self.path}: this is a file; name the run directory, a run file's output.")
         if not self.path.is_dir():
             raise UserError(f"{self.path}: there is no such run directory.")
         if not self.config_file.exists():

@@ -40,5 +40,6 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
         results[name] = {"bleu": bleu, "chrf": corpus_chrf(texts, references)}
         say(f"{name}: BLEU {results[name]['bleu']:.2f}, chrF {results[name]['chrf']:.2f}")
     model.report_truncated()
-    write_atomically(run.test / "results.json", to_json(made_of | {"results": results}))
+    tokenizer = {"bleu_tokenizer": bleu_tokenizer(config.data.target)}
+    write_atomically(run.test / "results.json", to_json(made_of | tokenizer | {"results": results}))
     return results

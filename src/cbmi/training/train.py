@@ -16,6 +16,7 @@ from cbmi.objectives import Objective, build
 from cbmi.progress import say
 from cbmi.training.checkpoint import LANGUAGE_MODEL, damage
 from cbmi.training.live_run import LiveRun
+from cbmi.training.log import summary_writer
 from cbmi.training.run import Run
 from cbmi.training.supply import make_statistics
 from cbmi.training.testing import test_run
@@ -58,6 +59,8 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
         live.load_networks(starting_point(config))
     statistics = Statistics(open_corpus(run.path, "train"), sizes)
     trainer = Trainer(live, objectives, statistics, validator)
+    if world.first:
+        say(trainer.summary())
     trainer.train()
     if trainer.stopping:
         if world.first:
@@ -81,13 +84,16 @@ def with_vocabulary(config: RunConfig) -> RunConfig:
 def check_run(config: RunConfig) -> list[Objective]:
     """The stages' objectives, once it is sure that the files are there and each stage gets what it needs."""
     check_files(config)
+    if config.log.tensorboard:
+        summary_writer()
     return check_stages(config)
 
 
 def check_files(config: RunConfig) -> None:
     for path in [*config.data.train, *(config.data.valid or ()), *sum(config.data.test.values(), ())]:
         if not Path(path).is_file():
-            raise UserError(f"{path}: there is no such file.")
+            problem = "this is a folder, not a file" if Path(path).is_dir() else "there is no such file"
+            raise UserError(f"{path}: {problem}.")
 
 
 def check_stages(config: RunConfig) -> list[Objective]:

@@ -88,7 +88,8 @@ class Trained:
 
     def report_truncated(self) -> None:
         if self.truncated:
-            say(f"{self.truncated:,} lines were over {LONGEST_LINE} pieces long and were cut there.")
+            lines = "1 line was" if self.truncated == 1 else f"{self.truncated:,} lines were"
+            say(f"{lines} over {LONGEST_LINE} pieces long and cut there.")
 
     def hypotheses(
         self,

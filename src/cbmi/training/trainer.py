@@ -66,6 +66,19 @@ class Trainer:
         if log:
             log.close()
 
+    def summary(self) -> str:
+        """What is trained on what, for the person at the terminal."""
+        device, weights = self.world.device, sum(p.numel() for p in self.live.translator.network.parameters())
+        on_gpu, tokens = device.type == "cuda", self.state.step_tokens
+        name = torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads"
+        ranks = f"{self.world.size} × " if self.world.size > 1 else ""
+        precision = str(self.live.precision).removeprefix("torch.")
+        steps = max(1, round(int(self.lengths.sum(axis=1).max()) / tokens))
+        return (
+            f"Training on {ranks}{name}, in {precision}: a translator of {weights / 1e6:,.1f} million weights, "
+            f"{tokens:,} tokens a step, about {steps:,} steps once through the corpus"
+        )
+
     def _stage_over(self) -> bool:
         """A stage that patience ended stays ended; one that was made longer goes on."""
         state = self.state
@@ -205,8 +218,8 @@ class Trainer:
         record |= {name: float(norm) for name, norm in stepper.norms.items()} | running.clock.read()
         if log:
             log.write(record)
-        speed = f"{record['tokens_per_second']:,.0f} tokens/s, MFU {record['mfu']:.0%}"
-        return f"loss {record['loss']:.3f}, {speed}"
+        note = f"loss {record['loss']:.3f}, ppl {record['ppl']:,.2f}, {record['tokens_per_second']:,.0f} tokens/s"
+        return note + (f", MFU {record['mfu']:.0%}" if self.world.device.type == "cuda" else "")
 
     def _check(self, finite: bool) -> None:
         """Weights that are no numbers, or give none, are never saved and never the best."""
@@ -231,8 +244,9 @@ class Trainer:
         if log:
             name = self._stage().name
             log.write({"step": state.step, "stage": name, **result})
-            shown = ", ".join(f"{key.removeprefix('valid_')} {value:.3f}" for key, value in result.items())
-            say(f"Step {state.step:,} ({name}), validation: {shown}{' *' if not state.stale else ''}")
+            named = {"valid_ppl": "ppl", "valid_lm_ppl": "language model's ppl", "valid_bleu": "BLEU"}
+            shown = ", ".join(f"{named[key]} {value:,.2f}" for key, value in result.items() if key in named)
+            say(f"Step {state.step:,} ({name}), validation: {shown}{'' if state.stale else ' (the best so far)'}")
 
     def _agree_to_stop(self) -> None:
         if self.world.size == 1 or self.state.step % STEPS_BETWEEN_AGREEMENTS == 0:

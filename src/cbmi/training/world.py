@@ -81,7 +81,7 @@ def choose_device(setting: str, local_rank: int = 0) -> torch.device:
     if setting == "auto":
         setting = "cuda" if torch.cuda.is_available() else "cpu"
     if setting.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device: {setting} was asked for, but PyTorch sees no GPU here; use device=cpu.")
+        raise UserError(f"device: {setting} was asked for, but PyTorch sees no GPU here; choose cpu.")
     if setting == "cuda":
         setting = f"cuda:{local_rank}"
     if not re.fullmatch(r"cpu|cuda:\d+", setting):
