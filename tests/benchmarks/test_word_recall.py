@@ -17,6 +17,7 @@ def test_counts(tmp_path):
     command = [
         sys.executable,
         str(ROOT / "benchmarks" / "word_recall.py"),
+        "--words=The,bird",
         "train",
         "reference",
         "same=reference",
@@ -26,7 +27,7 @@ def test_counts(tmp_path):
     assert result.returncode == 0, result.stderr
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines()[2:]]
     # "the" and "." occur twelve times in training, "cat" and "dog" six times, "bird" never.
-    assert rows[0] == ["words of the references", "1", "1", "4", "0", "0", "0", "6"]
+    assert rows[0] == ["words of the references", "1", "1", "4", "0", "0", "0", "6", "4", ""]
     assert rows[1][1:4] == ["100.0 (100.0)"] * 3
     assert rows[2][1:4] == ["100.0 (50.0)", "0.0 (0.0)", "75.0 (100.0)"]
-    assert rows[2][-1] == "66.7 (66.7)"
+    assert rows[2][-3:] == ["66.7 (66.7)", "75.0 (75.0)", "100.0"]
