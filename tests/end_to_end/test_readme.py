@@ -100,12 +100,15 @@ def test_the_wmt_recipes_have_the_papers_settings():
             assert (config.validate_.every, config.validate_.beam, config.validate_.length_penalty) == (5000, 4, 0.6)
 
 
-def test_the_guides_run_file_is_understood(tmp_path):
+def test_the_guides_run_files_are_understood(tmp_path):
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    (settings,) = blocks(guide, "yaml")
-    path = tmp_path / "run.yaml"
-    path.write_text(settings)
-    config = read_run_file(path)
+    configs = []
+    for settings in blocks(guide, "yaml"):
+        path = tmp_path / "run.yaml"
+        path.write_text(settings)
+        configs.append(read_run_file(path))
+    config, adapted = configs
+    assert adapted.initialize == "runs/first"
     named = set(re.findall(r"`([a-z_]+)[.\[`]", guide))
     assert set(yaml.safe_load(yaml.safe_dump(config.plain()))) <= named
 

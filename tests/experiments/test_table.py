@@ -101,14 +101,14 @@ def test_a_report_needs_only_the_records(paper):
 
 def test_fewer_are_better_for_ter():
     experiment = read_experiment(
-        ROOT / "recipes" / "experiments" / "ablation.yaml", ["report.metric=ter", "report.sets=[]"]
+        ROOT / "recipes" / "experiments" / "ablation.yaml", ["report.metric=ter", 'report.sets=["*"]']
     )
     scores = {"ce": 50.0, "token": 48.0}
     records = [
         {
             "kind": "system",
             "job": name,
-            "task": "docs-en-de",
+            "task": "multi30k",
             "seed": 1,
             "system": name,
             "scores": {"test": {"ter": score}},
@@ -118,7 +118,7 @@ def test_fewer_are_better_for_ter():
     assert r"\textbf{48.00 (-2.00)}" in to_latex(make_table(experiment, records))
 
 
-def tiny(scores: dict[str, dict[int, float]], task: str = "docs-en-de") -> list[dict]:
+def tiny(scores: dict[str, dict[int, float]], task: str = "multi30k") -> list[dict]:
     common = {"kind": "system", "task": task}
     return [
         common | {"job": f"{system}-{seed}", "seed": seed, "system": system, "scores": {"test": {"bleu": score}}}
@@ -140,8 +140,8 @@ def test_differences_are_over_the_seeds_that_both_have():
 
 def test_a_baseline_that_is_missing_somewhere():
     recipe = ROOT / "recipes" / "experiments" / "table1.yaml"
-    experiment = read_experiment(recipe, ["seeds=[1]"])
-    records = tiny({"ce": {1: 20.0}, "cbmi": {1: 21.0}}) + tiny({"bmi": {1: 30.0}, "cbmi": {1: 31.0}}, "docs-zh-en")
+    experiment = read_experiment(recipe, ["seeds=[1]", "tasks.other={run: ../multi30k.yaml}"])
+    records = tiny({"ce": {1: 20.0}, "cbmi": {1: 21.0}}) + tiny({"bmi": {1: 30.0}, "cbmi": {1: 31.0}}, "other")
     files = render(experiment, records, {}, {})
     assert "31.00" in files["report.md"]
     assert "| 21.00 (+1.00)" in files["report.md"].replace("**", "")

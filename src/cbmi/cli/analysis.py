@@ -145,7 +145,7 @@ def filter_(
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
-    """Part a parallel corpus by sentence CBMI; with neither --keep nor --min, only score it and show samples."""
+    """Split a parallel corpus by sentence CBMI; with neither --keep nor --min, only score it and show samples."""
     from cbmi.analysis.filter import Choice, filter_corpus
     from cbmi.training.trained import Trained
     from cbmi.training.world import join_world

@@ -75,7 +75,7 @@ def weights(
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
-    """Write the weight of every training token, a line a line of the training text."""
+    """Write the weight of every training token: a line of numbers for each line of the training text."""
     import tempfile
 
     from cbmi.analysis.weights import write_weights

@@ -243,9 +243,9 @@ def _check_report(experiment: Experiment, task: str, config: RunConfig) -> None:
     where = f"tasks.{task}"
     known = [*config.data.test, *(["valid"] if config.data.valid else [])]
     for name in experiment.report.sets:
-        if name not in known:
+        if name not in [*known, "*"]:
             raise UserError(f"report.sets: {where} has no test set '{name}'{nearest(name, known)}.")
-    if experiment.systems and not experiment.report.sets and not config.data.test:
+    if experiment.systems and "*" in experiment.report.sets and not config.data.test:
         raise UserError(f"{where}.run: there is no data.test to report on: give one, or say report.sets: [valid].")
     if experiment.metric(task) == "multi-bleu":
         key = f"{where}.metric" if experiment.tasks[task].metric else "report.metric"

@@ -63,7 +63,7 @@ class System(Settings):
 
 class Report(Settings):
     metric: Metric = "bleu"
-    sets: tuple[str, ...] = ()  # names of test sets, or valid; none: all of each task but valid
+    sets: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)  # test sets; "*": all of data.test; or valid
     baseline: str | None = None  # whose score the differences are to; None: the first system
     # Systems that the others are tested against; none: the baseline.
     significance: Annotated[tuple[str, ...], Field(max_length=4)] = ()
@@ -129,8 +129,9 @@ class Experiment(Settings):
 
     def reported(self, scores: Collection[str]) -> list[str]:
         """Which of the test sets that a run has scores for are reported."""
-        wanted = self.report.sets or [name for name in scores if name != "valid"]
-        return [name for name in wanted if name in scores]
+        tests = [name for name in scores if name != "valid"]
+        wanted = [name for one in self.report.sets for name in (tests if one == "*" else [one])]
+        return list(dict.fromkeys(name for name in wanted if name in scores))
 
     def title_of(self, task: str) -> str:
         return self.tasks[task].label or task
