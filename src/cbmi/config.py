@@ -265,7 +265,10 @@ class RunConfig(Settings):
 
 def read_run_file(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
     """The run that a YAML file and `key=value` overrides describe."""
-    return check(RunConfig, with_overrides(read_mapping(path, "run file"), overrides), str(path))
+    values = read_mapping(path, "run file")
+    if "tasks" in values:
+        raise UserError(f"{path}: this is an experiment file; say cbmi experiment {path}.")
+    return check(RunConfig, with_overrides(values, overrides), str(path))
 
 
 def read_mapping(path: str | Path, kind: str) -> dict[str, Any]:

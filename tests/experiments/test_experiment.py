@@ -333,6 +333,8 @@ def test_more_bad_input(whole, task, tmp_path):
     path.write_text(path.read_text() + "systems: {}\n")
     assert "key 'systems' stands there twice" in refused("experiment", path)
     write_experiment(tmp_path, task)
+    assert "this is an experiment file; say cbmi experiment" in refused("train", path)
+    assert "this is a run file" in refused("experiment", task / "run.yaml")
     assert "--shard: '2/2' should be I/N" in refused("experiment", path, "--shard", "2/2")
     assert "device: 'gpu' is none of" in refused("experiment", path, "--devices", "cpu,gpu")
     settings = ["data.target=zh"]

@@ -148,7 +148,12 @@ def _names(name: str, system: System) -> list[str]:
 
 def read_experiment(path: Path, overrides: list[str]) -> Experiment:
     """The experiment that a YAML file and `key=value` overrides describe; its run files are found."""
-    values = with_overrides(read_mapping(path, "experiment file"), overrides)
+    values = read_mapping(path, "experiment file")
+    if "stages" in values:
+        raise UserError(
+            f"{path}: this is a run file; a task of an experiment file names it, or say cbmi train {path}."
+        )
+    values = with_overrides(values, overrides)
     experiment = check(Experiment, values, str(path))
     tasks = {}
     for name, task in experiment.tasks.items():
