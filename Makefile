@@ -21,7 +21,7 @@ demo: setup
 	$(BIN)/cbmi demo
 
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 # The pages in a real browser; it is installed where there is none.
 test-browser: setup

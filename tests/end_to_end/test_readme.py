@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import shlex
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tasks import ROOT, environment
+from tasks import ROOT, cbmi, environment
 
 from cbmi.config import read_run_file
 from cbmi.data.demo import generate
@@ -34,44 +33,32 @@ def blocks(text: str, language: str) -> list[str]:
 
 def write_corpus(folder: Path) -> None:
     pairs = generate(180, seed=3)
-    for start, stop, name, opener in (
-        (0, 150, "train", gzip.open),
-        (150, 165, "valid", open),
-        (165, 180, "test", open),
-    ):
+    for start, stop, name in ((0, 150, "train"), (150, 165, "valid"), (165, 180, "test")):
         for side in ("en", "de"):
             lines = [pair.source if side == "en" else pair.target for pair in pairs[start:stop]]
-            text = "".join(line + "\n" for line in lines)
-            with opener(folder / f"{name}.{side}{'.gz' if name == 'train' else ''}", "wt", encoding="utf-8") as file:
-                file.write(text)
-            if name == "train":
-                (folder / f"train.{side}").write_text(text, encoding="utf-8")
+            (folder / f"{name}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def as_run_here(command: str) -> list[str] | None:
-    """The command with this interpreter, and small; None for what `make` covers and for what the demo printed."""
+def run(command: str) -> subprocess.CompletedProcess | None:
+    """Run a command, small; None for what `make` covers and for what the demo printed."""
     words = shlex.split(command, comments=True) if command.startswith(("cbmi", "torchrun")) else []
     if not words:
         return None
-    if words[0] == "torchrun":
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words[3:]]
-    elif words[0] == "cbmi":
-        words = [sys.executable, "-m", *words]
-    return words + (SMALL if "train" in words else [])
+    words += SMALL if "train" in words else []
+    if words[0] == "cbmi":
+        return cbmi(*words[1:])
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words[3:]]
+    return subprocess.run(words, env=environment(), capture_output=True, timeout=200)
 
 
 @pytest.mark.timeout(240)
-def test_the_commands_of_the_readme(tmp_path):
+def test_the_commands_of_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path)
     (settings,) = blocks(README, "yaml")
     (tmp_path / "mine.yaml").write_text(settings)
-    commands = [as_run_here(line) for block in blocks(README, "") for line in block.splitlines()]
-    ran = 0
-    for command in filter(None, commands):
-        result = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=200)
-        assert result.returncode == 0, (command, result.stderr.decode())
-        ran += 1
-    assert ran == 8
+    results = [run(line) for block in blocks(README, "") for line in block.splitlines()]
+    assert [result.returncode for result in results if result] == [0] * 8
     assert len((tmp_path / "test.out").read_text().splitlines()) == 15
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 150
     assert (tmp_path / "page.html").read_text().count("<article") == 15

@@ -7,19 +7,20 @@ preparation left out of the corpus has the single number 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cbmi.data.corpus import Corpus
 from cbmi.data.plan import EpochPlan, share
 from cbmi.data.prepare import open_corpus
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
-from cbmi.objectives import NEEDS, Objective, TokenScores, build
+from cbmi.objectives import NEEDS, Objective, build
 from cbmi.objectives.base import join
 from cbmi.progress import bar, say
 from cbmi.training import checkpoint as store
@@ -48,14 +49,12 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
         for number, shares in enumerate(mini_batches(model, corpus)):
             longest = int(corpus.target.lengths[np.concatenate(shares)].max())
             draw = seed_for(model.config.seed, "weights", number) >> 2
-            scores = []
-            for place, pairs in enumerate(shares):
-                seed = seed_for(model.config.seed, "weights", number, place)
-                part = make_part(corpus, pairs, model.device, numbers, Facts(longest, seed=seed, draw=draw))
-                scores.append(_scores(model, objective, supply, part))
-            together = join(scores)
-            weights[together.place.cpu().numpy()] = objective.weights(together).float().cpu().numpy()
-            progress.advance(len(together.place))
+            seeds = [seed_for(model.config.seed, "weights", number, place) for place in range(len(shares))]
+            facts = [Facts(longest, seed=seed, draw=draw) for seed in seeds]
+            parts = (make_part(corpus, *one, numbers, model.device) for one in zip(shares, facts, strict=True))
+            places, values = _weigh(model, objective, supply, parts)
+            weights[places.cpu().numpy()] = values.float().cpu().numpy()
+            progress.advance(len(places))
     _write(weights, corpus, output)
     mean = weights.mean(dtype=float)
     say(f"Weighed {len(weights):,} target tokens of {len(corpus):,} pairs; mean weight {mean:.3f}")
@@ -72,14 +71,19 @@ def mini_batches(model: Trained, corpus: Corpus) -> Iterator[list[np.ndarray]]:
 
 
 @torch.inference_mode()
-def _scores(model: Trained, objective: Objective, supply: Supply, part: Part) -> TokenScores:
-    """Score a part as training does, but for dropout."""
-    nmt, mean, lm = model.gold_scores(supply.frozen, part.source, part.inputs, part.target.ids)
-    samples = None
-    if "samples" in objective.needs:
-        samples = dropout_samples(model.translator.train(), part, objective.samples)
-        model.translator.eval()
-    return token_scores(part, supply, nmt, mean, lm, samples=samples)
+def _weigh(model: Trained, objective: Objective, supply: Supply, parts: Iterable[Part]) -> tuple[Tensor, Tensor]:
+    """Score the parts of a mini-batch as training does, but for dropout, and let the objective weigh its tokens;
+    gives places in the corpus and weights."""
+    scores = []
+    for part in parts:
+        nmt, mean, lm = model.gold_scores(supply.frozen, part.source, part.inputs, part.target.ids)
+        samples = None
+        if "samples" in objective.needs:
+            samples = dropout_samples(model.translator.train(), part, objective.samples)
+            model.translator.eval()
+        scores.append(token_scores(part, supply, nmt, mean, lm, samples=samples))
+    together = join(scores)
+    return together.place, objective.weights(together)
 
 
 def _write(weights: np.ndarray, corpus: Corpus, output: TextIO) -> None:

@@ -127,12 +127,12 @@ def make_parcel(
 def make_part(
     corpus: Corpus,
     pairs: np.ndarray,
+    facts: Facts,
+    numbers: dict[str, np.ndarray],
     device: torch.device,
-    numbers: dict[str, np.ndarray] | None = None,
-    facts: Facts | None = None,
 ) -> Part:
     """Pairs as they are, for scoring."""
-    return make_parcel(corpus, pairs, facts or Facts(), numbers or {}).part(device)
+    return make_parcel(corpus, pairs, facts, numbers).part(device)
 
 
 def fill(sizes: tuple[np.ndarray, np.ndarray], capacity: Capacity) -> tuple[np.ndarray, np.ndarray] | None:

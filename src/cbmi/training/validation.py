@@ -19,7 +19,7 @@ from cbmi.decoding import Fusion, Special, translate_ids
 from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu
 from cbmi.model import LanguageModel, Translator
 from cbmi.model.fusion import gold_scores
-from cbmi.training.part import make_part
+from cbmi.training.part import Facts, make_part
 from cbmi.training.world import World
 
 SPECIAL = Special(PAD, BOS, EOS)
@@ -78,7 +78,7 @@ class Validator:
     ) -> dict[str, float]:
         sums = torch.zeros(3, dtype=torch.float64, device=self.world.device)
         for number in range(self.world.rank, len(self.batches), self.world.size):
-            part = make_part(self.corpus, self.batches[number], self.world.device)
+            part = make_part(self.corpus, self.batches[number], Facts(), {}, self.world.device)
             sums[0] += len(part.target.ids)
             batch = (part.source, part.inputs, part.target.ids)
             nmt, _, lm = gold_scores(translator, language_model, *batch, fusion)
