@@ -21,7 +21,7 @@ demo: setup
 	$(BIN)/cbmi demo
 
 test: setup
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # The pages in a real browser; it is installed where there is none.
 test-browser: setup

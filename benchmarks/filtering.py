@@ -230,7 +230,8 @@ def main() -> None:
             )
             for name, own in kept.items()
         }
-        experiment(out, options.run_file, options.settings, corpora, ce, options.devices)
+        alone = ["stages.0.language_model=off", "stages.1.objective=ce", "stages.1.language_model=off"]
+        experiment(out, options.run_file, [*options.settings, *alone], corpora, ce, options.devices)
         found["bleu"] = scores(out)
         write_atomically(out / "filtering.json", to_json(found))
     print(table(found))

@@ -17,18 +17,9 @@ settings.register_profile("cbmi", deadline=None, max_examples=60)
 settings.load_profile("cbmi")
 
 
-# Modules whose tests share what takes long to make, the longest first: each is one worker's.
-TOGETHER = ("end_to_end/test_demo.py", "experiments/test_experiment.py", "end_to_end/test_tasks.py")
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist looks at the marks in the same hook
 def pytest_collection_modifyitems(items: list) -> None:
-    """Tests that share a fixture go to one worker, and begin first: the rest fits beside them."""
-    places = [next((n for n, name in enumerate(TOGETHER) if name in item.nodeid), len(TOGETHER)) for item in items]
-    for item, place in zip(items, places, strict=True):
-        if place < len(TOGETHER):
-            item.add_marker(pytest.mark.xdist_group(TOGETHER[place]))
-    items[:] = [item for _, item in sorted(zip(places, items, strict=True), key=lambda pair: pair[0])]
+    """The demo first: it is by far the longest, and the rest fits beside it."""
+    items.sort(key=lambda item: "test_demo.py" not in item.nodeid or "end_to_end" not in item.nodeid)
 
 
 @pytest.fixture(scope="session")
