@@ -131,12 +131,9 @@ class Objective(Settings):
     equation: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings by language pair
-
-    @property
-    def weighs_together(self) -> bool:
-        """Whether a token's weight depends on other sentences of the mini-batch: accumulated parts of a step are then
-        scored once more beforehand, and weighed as one."""
-        return False
+    # Whether a token's weight depends on other sentences of the mini-batch: the accumulated parts of a step are then
+    # scored once more beforehand, and weighed as one.
+    weighs_together: ClassVar[bool] = False
 
     def weights(self, scores: TokenScores) -> Tensor | None:
         """w (tokens,), or None for 1 everywhere."""

@@ -25,6 +25,7 @@ class SelfPaced(Weighting):
     """Tokens and sentences that the model predicts steadily under dropout count more."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"samples"})
+    weighs_together: ClassVar[bool] = True
     equation: ClassVar[str] = (
         "w = tokens·softmax((1 - var_k p_k)^power · (1 - var_k(L_k / min L))^power), L = sum_j log p"
     )
@@ -32,10 +33,6 @@ class SelfPaced(Weighting):
 
     samples: Annotated[int, Field(ge=2, strict=True)] = 5  # K
     power: NotNegative = 2.0
-
-    @property
-    def weighs_together(self) -> bool:
-        return True
 
     def token_weights(self, scores: TokenScores) -> Tensor:
         samples = scores.samples.double()
