@@ -151,6 +151,7 @@ def _summary(folder: Path, report: Report, seconds: dict[str, float], records: l
         tested = ("–", "–") if bleu.difference is None else (f"{bleu.difference:+.2f}", f"{bleu.p_value:.3f}")
         line = f"{system.name:6}{bleu.score:>8.2f}{chrf.score:>8.2f}{tested[0]:>8}{tested[1]:>8}"
         lines.append(f"{line}{seconds['pretrain'] + seconds[run]:>9.0f}")
+    lines.append(f"Seconds of training; the first {seconds['pretrain']:.0f} are the stage that both share.")
     lines += ["", "Translations", *_examples(folder)]
     ranked = sorted(records, key=lambda record: record["sentence_cbmi"])
     for title, group in (("best", ranked[:-4:-1]), ("worst", ranked[:3])):
