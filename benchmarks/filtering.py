@@ -1,12 +1,12 @@
 """What filtering by CBMI is worth: a corpus with a known share of bad pairs, found again, and trained on.
 
-    python benchmarks/filtering.py RUN.yaml OUT [--share 0.3] [--devices cuda:0,cuda:0] [KEY=VALUE ...]
+    python benchmarks/filtering.py RUN.yaml OUT [--share 0.3] [--devices cuda:0,cuda:0] [--report] [KEY=VALUE ...]
 
 A share of the training pairs is spoilt in six ways, in equal parts. The run's first stage is trained on that corpus,
 and its model scores it. For every way of spoiling, the table says how well each signal puts good pairs above bad ones
 (ROC AUC), and precision and recall of dropping as many pairs as were spoilt. Then runs of the same length are
-trained: on the dirty corpus with `ce` and with `cbmi`, on what each signal keeps, and on the good pairs alone.
-RUN.yaml has two stages.
+trained: on the dirty corpus with `ce` and with `cbmi`, on what each signal keeps, and on the good pairs alone. Of
+their translations the table gives BLEU, chrF and the share of copies of their source. RUN.yaml has two stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from cbmi.analysis.ranking import roc_auc
 from cbmi.config import read_run_file
-from cbmi.data.text import read_pairs
+from cbmi.data.text import is_copy, read_pairs
 from cbmi.files import to_json, write_atomically
 from cbmi.progress import say
 from cbmi.yaml_text import dump_yaml
@@ -149,15 +149,19 @@ def experiment(
     run("experiment", out / f"{name}.yaml", "--devices", devices)
 
 
-def scores(out: Path) -> dict[str, dict[str, float]]:
-    """BLEU of every system by test set."""
+def scores(out: Path, tests: dict[str, tuple[str, ...]]) -> dict[str, dict[str, dict[str, float]]]:
+    """By system and test set: BLEU, chrF, and the share of the translations that are their source again."""
+    sources = {name: [pair[0] for pair in read_pairs(files, Counter())] for name, files in tests.items()}
     found = {}
     for path in sorted((out / "jobs").glob("*/result.json")):
         result = json.loads(path.read_text())
-        if result["kind"] == "system":
-            found[f"{result['task']}, {result['system']}"] = {
-                name: one["bleu"] for name, one in result["scores"].items()
-            }
+        if result["kind"] != "system":
+            continue
+        own = found[f"{result['task']}, {result['system']}"] = {}
+        for name, source in sources.items():
+            output = (path.parent / "run" / "test" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+            copies = np.mean([is_copy(pair) for pair in zip(source, output, strict=True)])
+            own[name] = {key: result["scores"][name][key] for key in ("bleu", "chrf")} | {"copies": float(copies)}
     return found
 
 
@@ -172,13 +176,12 @@ def table(found: dict) -> str:
         lines.append(f"| {kind} | {found['pairs'][kind]:,} | " + " | ".join(cells) + " |")
     precision = [f"{found['signals'][name]['all']['precision']:.0%}" for name in names]
     lines += ["| precision | | " + " | ".join(precision) + " |", ""]
-    sets = list(next(iter(found["bleu"].values()), {}))
-    lines += [
-        "| trained on, with | " + " | ".join(f"BLEU {name}" for name in sets) + " |",
-        "|---|" + "--:|" * len(sets),
-    ]
-    for system, own in found["bleu"].items():
-        lines.append(f"| {system} | " + " | ".join(f"{own[name]:.2f}" for name in sets) + " |")
+    sets = list(next(iter(found["scores"].values()), {}))
+    heads = [f"{what} {name}" for name in sets for what in ("BLEU", "chrF", "copies")]
+    lines += ["| trained on, with | " + " | ".join(heads) + " |", "|---|" + "--:|" * len(heads)]
+    for system, own in found["scores"].items():
+        cells = [f"{own[name]['bleu']:.2f} | {own[name]['chrf']:.2f} | {own[name]['copies']:.1%}" for name in sets]
+        lines.append(f"| {system} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -191,8 +194,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--devices", default="auto")
     parser.add_argument("--no-training", action="store_true", help="only find the bad pairs")
+    parser.add_argument("--report", action="store_true", help="only print what OUT holds")
     options = parser.parse_intermixed_args()
     config = read_run_file(options.run_file, options.settings)
+    tests = {**config.data.test, "valid": config.data.valid}
+    if options.report:
+        found = json.loads((options.out / "filtering.json").read_text()) | {"scores": scores(options.out, tests)}
+        print(table(found))
+        return
     pairs, truth = spoil(list(read_pairs(config.data.train, Counter())), options.share, options.seed)
     bad = np.array([bool(kind) for kind in truth])
     say(f"{int(bad.sum()):,} of {len(pairs):,} pairs were spoilt")
@@ -215,11 +224,12 @@ def main() -> None:
     with open(records_file, encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     values = signals(pairs, records, options.seed)
+    np.savez_compressed(out / "signals.npz", **values)
     counts = {name: truth.count(name) for name in KINDS} | {"all": int(bad.sum())}
     found = {
         "pairs": counts,
         "signals": {name: quality(own, truth) for name, own in values.items()},
-        "bleu": scores(out),
+        "scores": scores(out, tests),
     }
     write_atomically(out / "filtering.json", to_json(found))
     if not options.no_training:
@@ -232,7 +242,7 @@ def main() -> None:
         }
         alone = ["stages.0.language_model=off", "stages.1.objective=ce", "stages.1.language_model=off"]
         experiment(out, options.run_file, [*options.settings, *alone], corpora, ce, options.devices)
-        found["bleu"] = scores(out)
+        found["scores"] = scores(out, tests)
         write_atomically(out / "filtering.json", to_json(found))
     print(table(found))
 

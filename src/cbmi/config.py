@@ -104,6 +104,7 @@ class Data(Settings):
     test: dict[Name, Files] = {}
     vocabulary: Vocabulary = Vocabulary()
     max_length: Positive = 256  # pieces a side, end of sentence included; longer training pairs are left out
+    drop_copies: Flag = False  # leave out training pairs whose target is the same as their source
 
     @field_validator("train", "valid", mode="before")
     @classmethod

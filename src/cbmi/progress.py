@@ -61,9 +61,9 @@ class _LineBar(Bar):
         speed = self.speed()
         parts = [f"{self.title}: {self.done:,}"]
         if self.total:
-            left = (self.total - self.done) / max(speed, 1e-9)
             parts[0] += f" of {self.total:,} {self.unit} ({self.done / self.total:.0%})"
-            parts.append(f"{clock(left)} left")
+            if speed:
+                parts.append(f"{clock((self.total - self.done) / speed)} left")
         else:
             parts[0] += f" {self.unit}"
         parts.insert(1, self.note or self.pace())

@@ -19,6 +19,7 @@ from cbmi.analysis import filter as filtering
 from cbmi.analysis import score as scoring
 from cbmi.analysis.filter import Choice
 from cbmi.errors import UserError
+from cbmi.training.trained import Trained
 
 ENDS = ("xx", "yy", "scores")
 
@@ -89,13 +90,33 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
     assert [(share, int(count)) for share, count, _ in shown[:4]] == [("99", 38), ("98", 37), ("95", 36), ("90", 34)]
     rows = [line.split(",") for line in (tmp_path / "x.histogram.csv").read_text().splitlines()[1:]]
     assert sum(int(count) for *_, count in rows) == 38  # those with text on both sides
-    monkeypatch.setattr(scoring.Scorer, "sentence_cbmi", None)  # must not be needed
+    monkeypatch.setattr(scoring.Scorer, "sentence_scores", None)  # must not be needed
     result = cbmi(*arguments(small_run, files, prefix), "--min", "0")
     assert result.returncode == 0, result.stderr.decode()
     read = parts(prefix)
     assert len(read["kept"]) + len(read["dropped"]) == 40
     assert all(float(row[2]) >= 0 for row in read["kept"])
     assert all(float(row[2]) < 0 or not (row[0].strip() and row[1]) for row in read["dropped"])
+
+
+def test_filtering_by_likelihood(small_run, tmp_path):
+    pairs, files = write_pairs(tmp_path, 40)
+    prefix = tmp_path / "x"
+    result = cbmi(*arguments(small_run, files, prefix), "--keep", "0.5", "--by", "likelihood")
+    assert result.returncode == 0, result.stderr.decode()
+    records = scoring.score_pairs(Trained(small_run / "run", None, "cpu", precision="fp32"), pairs)
+    likelihood = {(*pair,): np.mean(record["nmt"]) for pair, record in zip(pairs, records, strict=True)}
+    read = parts(prefix)
+    for *pair, score in read["kept"] + read["dropped"]:
+        assert float(score) == pytest.approx(likelihood[*pair], abs=2e-6)
+    lowest = min(float(row[2]) for row in read["kept"])
+    assert all(float(row[2]) <= lowest or not (row[0].strip() and row[1]) for row in read["dropped"])
+    assert f"likelihood {lowest:.3f} or more" in result.stderr.decode()
+    page = (tmp_path / "x.html").read_text()
+    assert "Filtering by translation likelihood" in page
+    assert "sentence CBMI" not in page
+    message = refused(*arguments(small_run, files, prefix), "--by", "length")
+    assert message == "cbmi: --by: 'length' should be cbmi or likelihood."
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30), st.floats(0.01, 1.0))
@@ -108,6 +129,26 @@ def test_the_share_is_exact(rows, share):
         better = (scores > scores[place]) & ~empty
         assert kept[better].all()  # nothing better was dropped
         assert kept[:place][(scores[:place] == scores[place]) & ~empty[:place]].all()  # of equals, the first
+
+
+def test_copies_can_be_dropped(small_run, tmp_path):
+    pairs, files = write_pairs(tmp_path, 40)
+    copies = {pair for pair in pairs if pair[0] == pair[1]}
+    prefix = tmp_path / "x"
+    told = cbmi(*arguments(small_run, files, prefix), "--keep", "0.5").stderr.decode()
+    assert f"{len(copies)} pairs are copies, target the same as source (--drop-copies drops them)." in told
+    result = cbmi(*arguments(small_run, files, prefix), "--drop-copies")
+    assert result.returncode == 0, result.stderr.decode()
+    assert f"{len(copies)} pairs are copies, target the same as source and were dropped." in result.stderr.decode()
+    read = parts(prefix)
+    kept = [pair for pair in pairs if pair not in copies and pair[0].strip() and pair[1]]
+    assert [row[:2] for row in read["kept"]] == kept
+    assert f"{len(copies) + 2} that have an empty side or are copies" in (tmp_path / "x.html").read_text()
+    alike = [tmp_path / "alike.src", tmp_path / "alike.tgt"]
+    for path in alike:
+        path.write_text("abc\n")
+    message = refused(*arguments(small_run, alike, tmp_path / "y"), "--drop-copies")
+    assert message.endswith("every pair has an empty side or is a copy.")
 
 
 def test_choices():

@@ -1,6 +1,7 @@
 """The filtering benchmark's own arithmetic: what is spoilt is known, and signals are judged by it."""
 
 import importlib.util
+import json
 import random
 
 import numpy as np
@@ -64,3 +65,29 @@ def test_signals_are_judged_by_the_truth(filtering, pairs):
     assert all(one["auc"] == 0.5 for one in blind.values())
     upside_down = filtering.quality(bad.astype(float), truth)
     assert upside_down["all"] == {"auc": 0.0, "recall": 0.0, "precision": 0.0}
+
+
+def test_copies_among_the_translations_are_counted(filtering, tmp_path):
+    files = [tmp_path / "test.en", tmp_path / "test.de"]
+    files[0].write_text("one two\nthree\nfour\nfive\n")
+    files[1].write_text("eins zwei\ndrei\nvier\nfünf\n")
+    for task, output in (("dirty", "one  two\ndrei\nvier\nfünf\n"), ("good", files[1].read_text())):
+        job = tmp_path / "jobs" / f"{task}-1-ce"
+        (job / "run" / "test").mkdir(parents=True)
+        (job / "run" / "test" / "test.txt").write_text(output)
+        result = {"kind": "system", "task": task, "system": "ce", "scores": {"test": {"bleu": 50.0, "chrf": 60.0}}}
+        (job / "result.json").write_text(json.dumps(result))
+    start = tmp_path / "jobs" / "dirty-1-start"
+    start.mkdir()
+    (start / "result.json").write_text(json.dumps({"kind": "start"}))
+    found = filtering.scores(tmp_path, {"test": tuple(map(str, files))})
+    shares = {name: own["test"]["copies"] for name, own in found.items()}
+    assert shares == {"dirty, ce": 0.25, "good, ce": 0.0}
+    printed = filtering.table(
+        {
+            "signals": {"random": {"all": {"auc": 0.5, "recall": 0.3, "precision": 0.3}}},
+            "scores": found,
+            "pairs": dict.fromkeys([*filtering.KINDS, "all"], 1),
+        }
+    )
+    assert "| dirty, ce | 50.00 | 60.00 | 25.0% |" in printed

@@ -91,7 +91,7 @@ def test_odd_lines_do_not_break_alignment(tmp_path):
     ]
     assert found[:5] == kept
     meta = open_corpus(tmp_path / "run", "train").meta
-    assert meta["left_out"] == {"empty": 2, "too_long": 1}
+    assert meta["left_out"] == {"empty": 2, "too_long": 1, "copies": 0}
     assert meta["repaired_lines"] == 2
     assert open_corpus(tmp_path / "run", "train").lines.tolist() == [0, 1, 2, 6, 7, *range(8, 28)]
 
@@ -106,6 +106,22 @@ def test_pairs_over_the_limit_are_left_out_and_counted(tmp_path, capsys):
     short = [i for i, line in enumerate((tmp_path / "train.src").read_text().splitlines()) if len(line.split()) < 6]
     assert set(corpus.lines.tolist()) <= set(short)
     assert (np.diff(corpus.lines) > 0).all()
+
+
+def test_many_copies_are_worth_a_word(tmp_path, capsys):
+    write_task(tmp_path, train=200)
+    source = (tmp_path / "train.src").read_text().splitlines()
+    for copies, warned in ((0, False), (2, False), (3, True)):
+        target = [f" {line}  " if i < copies else f"{line} x" for i, line in enumerate(source)]
+        (tmp_path / "train.tgt").write_text("".join(line + "\n" for line in target))
+        prepare(data(tmp_path), tmp_path / f"run{copies}")
+        assert ("Encoding train: 1.5% of the pairs are copies" in capsys.readouterr().err) == warned
+    prepare(data(tmp_path, drop_copies=True), tmp_path / "without")
+    assert "3 copies\n" in capsys.readouterr().err
+    corpus = open_corpus(tmp_path / "without", "train")
+    assert corpus.meta["left_out"] == {"empty": 0, "too_long": 0, "copies": 3}
+    assert corpus.lines.tolist() == list(range(3, 200))
+    assert texts(tmp_path / "without") == [(line, f"{line} x") for line in source[3:]]
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):

@@ -1,8 +1,8 @@
-"""`cbmi filter`: a parallel corpus parted by sentence CBMI into what to keep and what to drop.
+"""`cbmi filter`: a parallel corpus parted by a score of its pairs into what to keep and what to drop.
 
 The corpus is read as a stream, several times: for its mistakes; to score it, chunk by chunk, each with a file of its
 own, so that the work can be interrupted and shared; and, the threshold known, to write its lines where they belong.
-The scores stay in PREFIX.scores: another threshold costs no more scoring.
+The scores stay in PREFIX.scores: another threshold, or the other score, costs no more scoring.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.analysis.drawing import check_plotting
-from cbmi.analysis.filter_page import QUANTILES, write_filter_page
+from cbmi.analysis.filter_page import QUANTILES, SIGNALS, View, write_filter_page
 from cbmi.analysis.score import WINDOW, Scorer
-from cbmi.data.text import check_pairs, read_pairs, report_repaired
+from cbmi.data.text import check_pairs, is_copy, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_file, read_json, sha256, to_json, write_atomically
 from cbmi.progress import Bar, bar, say
@@ -35,12 +35,16 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Choice:
-    """What to keep: a share of the pairs, or those of at least a score; neither: only look."""
+    """What to keep: a share of the pairs, or those of at least a score; copies or not; nothing said: only look."""
 
     keep: float | None = None
     minimum: float | None = None
+    by: str = "cbmi"
+    drop_copies: bool = False
 
     def __post_init__(self) -> None:
+        if self.by not in SIGNALS:
+            raise UserError(f"--by: '{self.by}' should be {' or '.join(SIGNALS)}.")
         if self.keep is not None and self.minimum is not None:
             raise UserError("filter: say either --keep SHARE or --min SCORE, not both.")
         if self.minimum is not None and not math.isfinite(self.minimum):
@@ -48,18 +52,22 @@ class Choice:
         if self.keep is not None and not 0 < self.keep <= 1:
             raise UserError(f"--keep: {self.keep:g} should be a share above 0 and at most 1, such as 0.9.")
 
-    def kept(self, scores: np.ndarray, empty: np.ndarray) -> np.ndarray:
-        """(pairs,) whether each is kept: never one with an empty side; the share is of the others. Of equal scores
-        the first are kept."""
+    @property
+    def made(self) -> bool:
+        return self.keep is not None or self.minimum is not None or self.drop_copies
+
+    def kept(self, scores: np.ndarray, unfit: np.ndarray) -> np.ndarray:
+        """(pairs,) whether each is kept: never an unfit one; the share is of the others. Of equal scores the first
+        are kept."""
         if self.minimum is not None:
-            return (scores >= self.minimum) & ~empty
-        candidates = scores[~empty]
-        count = round(self.keep * len(candidates))
+            return (scores >= self.minimum) & ~unfit
+        candidates = scores[~unfit]
+        count = round((1.0 if self.keep is None else self.keep) * len(candidates))
         if not count:
             return np.zeros(len(scores), bool)
         lowest = np.partition(candidates, len(candidates) - count)[len(candidates) - count]
-        kept = (scores > lowest) & ~empty
-        equal = np.flatnonzero((scores == lowest) & ~empty)
+        kept = (scores > lowest) & ~unfit
+        equal = np.flatnonzero((scores == lowest) & ~unfit)
         kept[equal[: count - int(kept.sum())]] = True
         return kept
 
@@ -80,19 +88,31 @@ def filter_corpus(
         world.barrier()
         if not world.first:
             return None
-        values, empty = scores.read()
-        if empty.all():
-            raise UserError(f"{' and '.join(files)}: every pair has an empty side.")
+        table = scores.read(choice.by)
+        values, unfit = table.scores, table.empty | (table.copies & choice.drop_copies)
+        if unfit.all():
+            what = "has an empty side or is a copy" if choice.drop_copies else "has an empty side"
+            raise UserError(f"{' and '.join(files)}: every pair {what}.")
         kept = None
-        if choice.keep is not None or choice.minimum is not None:
-            kept = choice.kept(values, empty)
+        if choice.made:
+            kept = choice.kept(values, unfit)
             _write(files, values, kept, prefix, _sides(model))
-        _write_page(model, files, values, empty, kept, prefix)
-    return _say(values, empty, kept, prefix, _sides(model))
+        _write_page(model, files, choice, values, unfit, kept, prefix)
+    _say_unfit(table, choice)
+    return _say(choice.by, values, kept, prefix, _sides(model))
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is known of each pair, (pairs,) each: its score, whether a side is empty, whether it is a copy."""
+
+    scores: np.ndarray
+    empty: np.ndarray
+    copies: np.ndarray
 
 
 class Scores:
-    """Sentence CBMI of every pair of a corpus, in chunks of `WINDOW` pairs."""
+    """The scores of every pair of a corpus, in chunks of `WINDOW` pairs."""
 
     def __init__(self, folder: Path, model: Trained, files: Sequence[str]) -> None:
         self.folder, self.files = folder, list(files)
@@ -115,7 +135,7 @@ class Scores:
         files = [sha256(Path(file)) for file in self.files]
         sums = read_json(self.model.folder / "manifest.json")
         weights = [sums.get(f"{name}.safetensors") for name in (store.TRANSLATOR, store.LANGUAGE_MODEL)]
-        plan = {"corpus": files, "weights": weights, "window": WINDOW}
+        plan = {"corpus": files, "weights": weights, "window": WINDOW, "scores": list(SIGNALS)}
         if not self.plan_file.exists():
             write_atomically(self.plan_file, to_json(plan))
         elif read_json(self.plan_file) != plan:
@@ -146,19 +166,20 @@ class Scores:
             report_repaired(counts)
 
     def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress: Bar) -> None:
-        rows = np.empty((len(pairs), 2))
-        rows[:, 0] = scorer.sentence_cbmi(pairs, progress.advance)
-        rows[:, 1] = [not (source.strip() and target.strip()) for source, target in pairs]
+        empty = np.array([not (source.strip() and target.strip()) for source, target in pairs])
+        copies = np.array([is_copy(pair) for pair in pairs]) & ~empty
+        rows = np.column_stack([scorer.sentence_scores(pairs, progress.advance), empty, copies])
         with atomic_file(self.chunk(number)) as temporary, open(temporary, "wb") as file:
             np.save(file, rows, allow_pickle=False)
 
-    def read(self) -> tuple[np.ndarray, np.ndarray]:
-        """(pairs,) scores, and whether a side is empty."""
-        values, empty = np.empty(self.lines), np.empty(self.lines, bool)
+    def read(self, by: str) -> Table:
+        table = Table(np.empty(self.lines), *(np.empty(self.lines, bool) for _ in range(2)))
+        wanted = (list(SIGNALS).index(by), -2, -1)
         for number, start in enumerate(range(0, self.lines, WINDOW)):
             rows = np.load(self.chunk(number), allow_pickle=False)
-            values[start : start + WINDOW], empty[start : start + WINDOW] = rows.T
-        return values, empty
+            for column, place in zip((table.scores, table.empty, table.copies), wanted, strict=True):
+                column[start : start + WINDOW] = rows[:, place]
+        return table
 
 
 def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -215,14 +236,15 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
 def _write_page(
     model: Trained,
     files: Sequence[str],
+    choice: Choice,
     scores: np.ndarray,
-    empty: np.ndarray,
+    unfit: np.ndarray,
     kept: np.ndarray | None,
     prefix: Path,
 ) -> None:
-    """What people choose by: pairs with an empty side are never kept, so they are not shown either."""
-    filled = np.flatnonzero(~empty)
-    order = filled[np.argsort(scores[filled], kind="stable")]
+    """What people choose by: unfit pairs are never kept, so they are not shown either."""
+    fit = np.flatnonzero(~unfit)
+    order = fit[np.argsort(scores[fit], kind="stable")]
     wanted = {quantile: _around(order, quantile) for quantile in QUANTILES}
     places = {int(place) for group in wanted.values() for place in group}
     pairs = {n: pair for n, pair in enumerate(read_pairs(files, Counter())) if n in places}
@@ -231,7 +253,10 @@ def _write_page(
         quantile: [(int(place) + 1, records[int(place)]) for place in group] for quantile, group in wanted.items()
     }
     threshold = float(scores[kept].min()) if kept is not None and kept.any() else None
-    write_filter_page(Path(f"{prefix}.html"), list(files), scores[filled], int(empty.sum()), threshold, kept, samples)
+    others = f"{int(unfit.sum()):,} that have an empty side{' or are copies' if choice.drop_copies else ''}"
+    others = others if unfit.any() else None
+    view = View(SIGNALS[choice.by], list(files), scores[fit], others, threshold, kept, samples)
+    write_filter_page(Path(f"{prefix}.html"), view)
 
 
 def _around(order: np.ndarray, quantile: float) -> np.ndarray:
@@ -241,17 +266,23 @@ def _around(order: np.ndarray, quantile: float) -> np.ndarray:
     return order[first : first + SAMPLES]
 
 
+def _say_unfit(table: Table, choice: Choice) -> None:
+    if table.empty.any():
+        say(f"{int(table.empty.sum()):,} pairs have an empty side{' and were dropped' if choice.made else ''}.")
+    if table.copies.any():
+        what = "and were dropped" if choice.drop_copies else "(--drop-copies drops them)"
+        say(f"{int(table.copies.sum()):,} pairs are copies, target the same as source {what}.")
+
+
 def _say(
-    scores: np.ndarray, empty: np.ndarray, kept: np.ndarray | None, prefix: Path, sides: tuple[str, str]
+    by: str, scores: np.ndarray, kept: np.ndarray | None, prefix: Path, sides: tuple[str, str]
 ) -> dict[str, int] | None:
-    if empty.any():
-        say(f"{int(empty.sum()):,} pairs have an empty side{'' if kept is None else ' and were dropped'}.")
     if kept is None:
         say(f"{len(scores):,} pairs scored. Look at {prefix}.html, then say --keep SHARE or --min SCORE.")
         return None
     counts = {"kept": int(kept.sum()), "dropped": int((~kept).sum())}
     share = counts["kept"] / len(scores)
-    lowest = f", CBMI {scores[kept].min():.3f} or more" if kept.any() else ""
+    lowest = f", {SIGNALS[by].name} {scores[kept].min():.3f} or more" if kept.any() else ""
     say(f"Kept {counts['kept']:,} of {len(scores):,} pairs ({share:.1%}{lowest}), dropped {counts['dropped']:,}.")
     say(f"{prefix}.kept.{{{sides[0]},{sides[1]},scores}}, {prefix}.dropped.{{…}}, {prefix}.html")
     return counts

@@ -1,7 +1,9 @@
-"""The page on which one chooses a threshold: a histogram of sentence CBMI, what each share keeps, and samples."""
+"""The page on which one chooses a threshold: a histogram of the scores, what each share keeps, and samples."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +20,68 @@ BINS = 80
 Samples = dict[float, list[tuple[int, dict[str, Any]]]]  # by quantile: line numbers and records
 
 
-def write_filter_page(
-    path: Path,
-    files: list[str],
-    scores: np.ndarray,
-    empty: int,
-    threshold: float | None,
-    kept: np.ndarray | None,
-    samples: Samples,
-) -> None:
-    """PATH and beside it its histogram as CSV, SVG and PNG; `scores` are those of pairs with text on both sides."""
+@dataclass(frozen=True)
+class Signal:
+    """A number of a pair by which it is kept or dropped, in nats a token: the higher, the better."""
+
+    name: str
+    long_name: str
+    meaning: str
+    of: Callable[[dict[str, Any]], float]  # a pair's record
+
+
+SIGNALS = {  # in the order of the columns of `Scorer.sentence_scores`
+    "cbmi": Signal(
+        "CBMI",
+        "sentence CBMI",
+        "Sentence CBMI says how much more likely the source makes the words of a translation, in nats a token. A "
+        "translation that has nothing to do with its source is near 0 or below.",
+        lambda record: record["sentence_cbmi"],
+    ),
+    "likelihood": Signal(
+        "likelihood",
+        "translation likelihood",
+        "The mean log-probability that the translator gives to the tokens of a translation, in nats. 0 would be "
+        "certainty; what the translator would never say, for lack of sense or of grammar, is far below.",
+        lambda record: float(np.mean(record["nmt"])),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """What the page shows."""
+
+    signal: Signal
+    files: list[str]
+    scores: np.ndarray  # of the pairs that can be kept
+    others: str | None  # how many cannot, and why
+    threshold: float | None
+    kept: np.ndarray | None
+    samples: Samples
+
+
+def write_filter_page(path: Path, view: View) -> None:
+    """PATH and beside it its histogram as CSV, SVG and PNG."""
+    scores, kept = view.scores, view.kept
     counts, edges = histogram(scores)
-    picture = _histogram_figure(counts, edges, threshold)
+    picture = _histogram_figure(counts, edges, view)
     table = [(share, *_at(scores, share)) for share in SHARES if _at(scores, share)[0]]
     groups = [
         {
             "name": _name(quantile),
             "score": float(np.quantile(scores, quantile)),
-            "pairs": [_shown(line, record, kept) for line, record in group],
+            "pairs": [_shown(line, record, view) for line, record in group],
         }
-        for quantile, group in samples.items()
+        for quantile, group in view.samples.items()
     ]
-    view = {
-        "files": files,
+    shown = {
+        "signal": view.signal,
+        "files": view.files,
         "pairs": len(scores),
-        "empty": empty,
+        "others": view.others,
         "kept": None if kept is None else int(kept.sum()),
-        "threshold": threshold,
+        "threshold": view.threshold,
         "histogram": data_address(picture[0]),
         "table": table,
         "groups": groups,
@@ -55,7 +92,7 @@ def write_filter_page(
     write_atomically(Path(f"{stem}.histogram.csv"), "from,to,pairs\n" + "".join(rows))
     for end, content in zip(("svg", "png"), picture, strict=True):
         write_atomically(Path(f"{stem}.histogram.{end}"), content)
-    write_atomically(path, render_page("cbmi.analysis", "filter.html.jinja", view, number=number_text))
+    write_atomically(path, render_page("cbmi.analysis", "filter.html.jinja", shown, number=number_text))
 
 
 def histogram(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +106,8 @@ def histogram(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return counts, edges
 
 
-def _histogram_figure(counts: np.ndarray, edges: np.ndarray, threshold: float | None) -> tuple[bytes, bytes]:
+def _histogram_figure(counts: np.ndarray, edges: np.ndarray, view: View) -> tuple[bytes, bytes]:
+    threshold = view.threshold
     inner = np.concatenate([edges[1:2] - (edges[2] - edges[1]), edges[1:-1], edges[-2:-1] + (edges[2] - edges[1])])
     with plotting() as pyplot:
         figure, axis = pyplot.subplots(figsize=(8.6, 2.9), layout="constrained")
@@ -90,7 +128,7 @@ def _histogram_figure(counts: np.ndarray, edges: np.ndarray, threshold: float | 
         axis.set_yscale("symlog", linthresh=10)
         axis.set_ylim(bottom=0)
         axis.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
-        axis.set(xlabel="sentence CBMI, nats a token", ylabel="pairs (logarithmic)")
+        axis.set(xlabel=f"{view.signal.long_name}, nats a token", ylabel="pairs (logarithmic)")
         return drawn(figure)
 
 
@@ -100,14 +138,14 @@ def _at(scores: np.ndarray, share: float) -> tuple[int, float]:
     return count, float(np.partition(scores, len(scores) - count)[len(scores) - count]) if count else 0.0
 
 
-def _shown(line: int, record: dict[str, Any], kept: np.ndarray | None) -> dict[str, Any]:
+def _shown(line: int, record: dict[str, Any], view: View) -> dict[str, Any]:
     words, _ = cells(record)
     return {
         "line": line,
         "source": record["source"],
         "words": words,
-        "cbmi": record["sentence_cbmi"],
-        "dropped": kept is not None and not kept[line - 1],
+        "score": view.signal.of(record),
+        "dropped": view.kept is not None and not view.kept[line - 1],
     }
 
 

@@ -88,11 +88,11 @@ class Scorer:
             advance(len(batch))
         yield from records
 
-    def sentence_cbmi(self, pairs: Sequence[tuple[str, str]], advance: Advance = lambda pairs: None) -> np.ndarray:
-        """(pairs,): what `score` gives as `sentence_cbmi`, without all the rest."""
-        result = np.empty(len(pairs))
+    def sentence_scores(self, pairs: Sequence[tuple[str, str]], advance: Advance = lambda pairs: None) -> np.ndarray:
+        """(pairs, 2): what `score` gives as `sentence_cbmi`, and the mean of its `nmt`, without all the rest."""
+        result = np.empty((len(pairs), 2))
         for batch, target, nmt, lm in self._scores(pairs):
-            result[batch] = [_round(float(mean)) for mean in sentence_means(nmt - lm, target)]
+            result[batch] = np.stack([sentence_means(nmt - lm, target), sentence_means(nmt, target)], axis=1).round(6)
             advance(len(batch))
         return result
 

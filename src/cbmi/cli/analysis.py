@@ -140,17 +140,23 @@ def filter_(
         float | None, typer.Option(metavar="SHARE", help="Keep this share of the pairs, e.g. 0.9.")
     ] = None,
     minimum: Annotated[
-        float | None, typer.Option("--min", metavar="SCORE", help="Keep pairs of at least this sentence CBMI.")
+        float | None, typer.Option("--min", metavar="SCORE", help="Keep pairs of at least this score.")
     ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="SCORE", help="cbmi (sentence CBMI), or likelihood (of the translation).")
+    ] = "cbmi",
+    drop_copies: Annotated[
+        bool, typer.Option("--drop-copies", help="Drop pairs whose target is the same as their source.")
+    ] = False,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
-    """Split a parallel corpus by sentence CBMI; with neither --keep nor --min, only score it and show samples."""
+    """Split a parallel corpus by a score of its pairs; if nothing is to be dropped, score it and show samples."""
     from cbmi.analysis.filter import Choice, filter_corpus
     from cbmi.training.trained import Trained
     from cbmi.training.world import join_world
 
-    choice = Choice(keep, minimum)
+    choice = Choice(keep, minimum, by, drop_copies)
     with join_world(device) as world:
         model = Trained(run, checkpoint, str(world.device), precision="fp32")
         filter_corpus(model, (source, target), choice, output, world)

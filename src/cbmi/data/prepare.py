@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ import numpy as np
 
 from cbmi.config import Data
 from cbmi.data.corpus import Corpus
-from cbmi.data.text import count_lines, read_pairs
+from cbmi.data.text import count_lines, is_copy, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, digest, read_json, to_json
@@ -23,6 +22,7 @@ from cbmi.progress import bar, say
 CHUNK = 20_000  # pairs encoded at a time
 SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about so many lines at most, drawn at random
 LONGEST_VALIDATION = 1024  # pieces a side
+MANY_COPIES = 0.01  # of the pairs: more of them are worth a word
 
 
 def vocabulary_files(folder: Path, shared: bool) -> tuple[Path, Path]:
@@ -46,7 +46,7 @@ def prepare(data: Data, folder: Path) -> None:
         learn_vocabularies(data, folder / "vocab")
     source, target = load_vocabularies(folder / "vocab", data.vocabulary.shared)
     if not (folder / "data" / "train").exists():
-        encode(data.train, source, target, folder / "data" / "train", data.max_length)
+        encode(data.train, source, target, folder / "data" / "train", data.max_length, data.drop_copies)
     if data.valid and not (folder / "data" / "valid").exists():
         encode(data.valid, source, target, folder / "data" / "valid", LONGEST_VALIDATION)
     for part, files in (("train", data.train), ("valid", data.valid)):
@@ -87,8 +87,16 @@ def _nonempty(files: Iterable[str]) -> Iterator[tuple[str, str]]:
     return (pair for pair in read_pairs(tuple(files), Counter()) if pair[0].strip() and pair[1].strip())
 
 
-def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folder: Path, longest: int) -> None:
-    """Encode a parallel corpus into `folder`; pairs that are empty or over `longest` pieces are left out."""
+def encode(
+    files: tuple[str, ...],
+    source: Vocabulary,
+    target: Vocabulary,
+    folder: Path,
+    longest: int,
+    drop_copies: bool = False,
+) -> None:
+    """Encode a parallel corpus into `folder`; pairs that are empty, over `longest` pieces, or copies if they are not
+    wanted, are left out."""
     counts: Counter[str] = Counter()
     dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
@@ -97,25 +105,42 @@ def encode(files: tuple[str, ...], source: Vocabulary, target: Vocabulary, folde
         with bar(title, count_lines(files[0]), "pairs") as progress, open(temporary / "lines", "wb") as numbers:
             pairs = read_pairs(files, counts)
             while chunk := list(islice(pairs, CHUNK)):
-                kept = _encode_chunk(chunk, (source, target), sides, longest, counts)
+                wanted = _wanted(chunk, drop_copies, counts)
+                kept = wanted[_encode_chunk([chunk[i] for i in wanted], (source, target), sides, longest, counts)]
                 numbers.write((progress.done + kept).tobytes())
                 progress.advance(len(chunk))
         if not counts["pairs"]:
             raise UserError(f"{' and '.join(files)}: no usable pair is left ({_left_out(counts, longest)}).")
         tokens = {side.name: side.close() for side in sides}
         meta = {"pairs": counts["pairs"], "dtype": dtype.name, "tokens": tokens, "files": list(files)}
-        meta["left_out"] = {"empty": counts["empty"], "too_long": counts["too_long"]}
+        meta["left_out"] = {name: counts[name] for name in ("empty", "too_long", "copies")}
         meta["repaired_lines"] = counts["repaired"]
         meta["sha256"] = [digest(path) for path in files]
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
     say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
+    if (share := counts["copies kept"] / counts["pairs"]) > MANY_COPIES:
+        say(
+            f"{title}: {share:.1%} of the pairs are copies, target the same as source; such pairs teach a model to "
+            "copy (data.drop_copies=true leaves them out)."
+        )
 
 
 def _left_out(counts: Counter[str], longest: int) -> str:
     parts = [f"left out: {counts['empty']:,} with an empty side, {counts['too_long']:,} over {longest} pieces"]
+    if counts["copies"]:
+        parts.append(f"{counts['copies']:,} copies")
     if counts["repaired"]:
         parts.append(f"{counts['repaired']:,} lines repaired (byte-order mark, NUL)")
     return ", ".join(parts)
+
+
+def _wanted(chunk: list[tuple[str, str]], drop_copies: bool, counts: Counter[str]) -> np.ndarray:
+    """Places of the pairs that have text on both sides and, unless copies may stay, differ."""
+    filled = [i for i, pair in enumerate(chunk) if pair[0].strip() and pair[1].strip()]
+    different = [i for i in filled if not is_copy(chunk[i])]
+    counts["empty"] += len(chunk) - len(filled)
+    counts["copies" if drop_copies else "copies kept"] += len(filled) - len(different)
+    return np.array(different if drop_copies else filled, dtype=np.int64)
 
 
 def _encode_chunk(
@@ -126,17 +151,14 @@ def _encode_chunk(
     counts: Counter[str],
 ) -> np.ndarray:
     """Append a chunk's pairs to both sides; gives the places in the chunk of those that were kept."""
-    filled = np.array([i for i, pair in enumerate(chunk) if pair[0].strip() and pair[1].strip()], dtype=np.int64)
-    counts["empty"] += len(chunk) - len(filled)
-    threads = min(os.cpu_count() or 1, 16)
-    ids = [v.encode([chunk[i][side] for i in filled], threads) for side, v in enumerate(vocabularies)]
+    ids = [v.encode([pair[side] for pair in chunk]) for side, v in enumerate(vocabularies)]
     lengths = np.array([[len(line) for line in side] for side in ids], dtype=np.int64).reshape(2, -1)
     kept = np.flatnonzero((lengths <= longest).all(axis=0))
-    counts["too_long"] += len(filled) - len(kept)
+    counts["too_long"] += len(chunk) - len(kept)
     counts["pairs"] += len(kept)
     for writer, side, side_lengths in zip(sides, ids, lengths, strict=True):
         writer.add([side[i] for i in kept], side_lengths[kept])
-    return filled[kept]
+    return kept
 
 
 class _Writer:

@@ -162,3 +162,8 @@ def _read_columns(path: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
                 "source and target (two files are given as [source, target])."
             )
         yield columns[0], columns[1]
+
+
+def is_copy(pair: tuple[str, str]) -> bool:
+    """Whether the target is nothing but the source again."""
+    return pair[0].split() == pair[1].split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from cbmi.errors import UserError
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
 SPECIALS = 4  # ids below are no pieces of text
+MOST_THREADS, LINES_A_THREAD = 16, 500  # that encode text; a few lines are not worth a second one
 LONGEST_SAMPLE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
 
 
@@ -35,8 +37,9 @@ class Vocabulary:
     def __len__(self) -> int:
         return self._processor.vocab_size()
 
-    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, end of sentence included."""
+        threads = min(os.cpu_count() or 1, MOST_THREADS, 1 + len(lines) // LINES_A_THREAD)
         return self._processor.encode(list(lines), add_eos=True, num_threads=threads)
 
     def decode(self, ids: Sequence[int]) -> str:

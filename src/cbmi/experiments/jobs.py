@@ -29,7 +29,7 @@ from cbmi.training.run import FREE_TO_CHANGE, Run
 from cbmi.training.train import check_files, check_stages, read_through, with_vocabulary
 
 ELSEWHERE = (*FREE_TO_CHANGE, "initialize:", "data.train", "data.valid")  # where files lie; their content counts
-OF_CORPUS = ("data.source", "data.target", "data.vocabulary", "data.max_length")
+OF_CORPUS = ("data.source", "data.target", "data.vocabulary", "data.max_length", "data.drop_copies")
 
 
 @dataclass(frozen=True)
