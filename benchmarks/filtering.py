@@ -22,11 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
+from cbmi.analysis.filter import Scores
+from cbmi.analysis.filter_page import SIGNALS
 from cbmi.analysis.ranking import roc_auc
 from cbmi.config import read_run_file
 from cbmi.data.text import is_copy, read_pairs
 from cbmi.files import to_json, write_atomically
 from cbmi.progress import say
+from cbmi.training.trained import Trained
+from cbmi.training.world import join_world
 from cbmi.yaml_text import dump_yaml
 
 Pair = tuple[str, str]
@@ -85,13 +89,23 @@ def spoil(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], l
     return result, truth
 
 
-def signals(pairs: Sequence[Pair], records: Sequence[dict], seed: int) -> dict[str, np.ndarray]:
+def model_scores(run_folder: Path, files: Sequence[str], folder: Path) -> dict[str, np.ndarray]:
+    """The scores that `cbmi filter` goes by, by name."""
+    with join_world("auto") as world:
+        found = Scores(folder, Trained(run_folder, None, str(world.device), precision="fp32"), files)
+        found.check()
+        found.claim()
+        found.complete(world)
+        return {name: found.read(name).scores for name in SIGNALS}
+
+
+def signals(pairs: Sequence[Pair], scored: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """By name, a number for every pair: the higher, the better the pair."""
     lengths = np.array([[max(1, len(side)) for side in pair] for pair in pairs], float)
     ratio = np.log(lengths[:, 1] / lengths[:, 0])
     return {
-        "CBMI": np.array([record["sentence_cbmi"] for record in records]),
-        "NMT likelihood": np.array([np.mean(record["nmt"]) for record in records]),
+        "CBMI": scored["cbmi"],
+        "NMT likelihood": scored["likelihood"],
         "length ratio": -np.abs(ratio - np.median(ratio)),
         "random": np.random.default_rng(seed).random(len(pairs)),
     }
@@ -193,6 +207,12 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--devices", default="auto")
+    parser.add_argument(
+        "--train-on",
+        default="good,CBMI,NMT likelihood,length ratio,random",
+        metavar="NAME,NAME",
+        help="of the good pairs and of what the signals keep (%(default)s)",
+    )
     parser.add_argument("--no-training", action="store_true", help="only find the bad pairs")
     parser.add_argument("--report", action="store_true", help="only print what OUT holds")
     options = parser.parse_intermixed_args()
@@ -210,20 +230,8 @@ def main() -> None:
     write_atomically(out / "truth.txt", "".join(kind + "\n" for kind in truth))
     ce, both = {"ce": {"objective": "ce"}}, {"ce": {"objective": "ce"}, "cbmi": {"objective": "cbmi"}}
     experiment(out, options.run_file, options.settings, corpora, both, options.devices)
-    records_file = out / "scores.jsonl"
-    run(
-        "score",
-        out / "jobs" / "dirty-1-start" / "run",
-        "--source",
-        corpora["dirty"][0],
-        "--target",
-        corpora["dirty"][1],
-        "-o",
-        records_file,
-    )
-    with open(records_file, encoding="utf-8") as file:
-        records = [json.loads(line) for line in file]
-    values = signals(pairs, records, options.seed)
+    scored = model_scores(out / "jobs" / "dirty-1-start" / "run", corpora["dirty"], out / "scores")
+    values = signals(pairs, scored, options.seed)
     np.savez_compressed(out / "signals.npz", **values)
     counts = {name: truth.count(name) for name in KINDS} | {"all": int(bad.sum())}
     found = {
@@ -239,6 +247,7 @@ def main() -> None:
                 out, name.replace(" ", "-"), [p for p, keep in zip(pairs, own, strict=True) if keep]
             )
             for name, own in kept.items()
+            if name in options.train_on.split(",")
         }
         alone = ["stages.0.language_model=off", "stages.1.objective=ce", "stages.1.language_model=off"]
         experiment(out, options.run_file, [*options.settings, *alone], corpora, ce, options.devices)
