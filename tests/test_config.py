@@ -144,7 +144,7 @@ def test_yaml_anchors_and_merges_are_understood():
 def test_differences_are_named():
     old = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
     new = {"a": {"b": 2, "c": [1, 3]}, "d": 4, "e": 5}
-    assert differences(old, new) == ["a.b: 1, now 2", "a.c.1: 2, now 3", "e: None, now 5"]
+    assert differences(old, new) == ["a.b: 1, now 2", "a.c.1: 2, now 3", "e: null, now 5"]
 
 
 def test_spread_weights_and_loss_scaling_do_not_go_together(tmp_path):

@@ -7,6 +7,7 @@ Settings of objectives stand beside the objectives; here they are kept as they w
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -103,7 +104,7 @@ class Data(Settings):
     valid: Files | None = None
     test: dict[Name, Files] = {}
     vocabulary: Vocabulary = Vocabulary()
-    max_length: Positive = 256  # pieces a side, end of sentence included; longer training pairs are left out
+    max_length: Positive = 256  # pieces per side, end of sentence included; longer training pairs are left out
     drop_copies: Flag = False  # leave out training pairs whose target is the same as their source
 
     @field_validator("train", "valid", mode="before")
@@ -361,8 +362,12 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = [(f"{path}.{_label(i, a, b)}", a, b) for i, (a, b) in enumerate(zip(old, new, strict=True))]
     else:
-        return [] if old == new else [f"{path}: {old}, now {new}"]
+        return [] if old == new else [f"{path}: {_as_yaml(old)}, now {_as_yaml(new)}"]
     return [line for name, a, b in pairs for line in differences(a, b, name)]
+
+
+def _as_yaml(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _label(number: int, old: Any, new: Any) -> str | int:

@@ -17,7 +17,7 @@ from tasks import WORDS, cbmi, environment, refused
 
 from cbmi.analysis import filter as filtering
 from cbmi.analysis import score as scoring
-from cbmi.analysis.filter import Choice
+from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table
 from cbmi.errors import UserError
 from cbmi.training.trained import Trained
 
@@ -72,7 +72,7 @@ def test_nothing_is_lost_and_scores_are_those_of_score(small_run, tmp_path, monk
     assert expected[4] in read["dropped"]  # an empty side is never kept
     lowest = min(float(row[2]) for row in read["kept"])
     assert all(float(row[2]) <= lowest or not (row[0].strip() and row[1]) for row in read["dropped"])
-    assert "2 pairs have an empty side" in result.stderr.decode()
+    assert "2 with an empty side" in result.stderr.decode()
 
 
 def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
@@ -84,9 +84,9 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page
     assert not list(tmp_path.glob("x.kept*"))
-    assert "38 pairs of" in page
+    assert "2 pairs with an empty side: never kept." in page
     assert "(empty)" not in page
-    shown = re.findall(r"<tr><td>(\d+)%</td><td>([\d,]+)</td><td>([−\d.]+)</td></tr>", page)
+    shown = re.findall(r"<tr><td>(\d+)%</td><td>([\d,]+)</td><td>([-\d.]+)</td></tr>", page)
     assert [(share, int(count)) for share, count, _ in shown[:4]] == [("99", 38), ("98", 37), ("95", 36), ("90", 34)]
     rows = [line.split(",") for line in (tmp_path / "x.histogram.csv").read_text().splitlines()[1:]]
     assert sum(int(count) for *_, count in rows) == 38  # those with text on both sides
@@ -97,6 +97,24 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
     assert len(read["kept"]) + len(read["dropped"]) == 40
     assert all(float(row[2]) >= 0 for row in read["kept"])
     assert all(float(row[2]) < 0 or not (row[0].strip() and row[1]) for row in read["dropped"])
+
+
+def test_one_tsv_is_as_good_as_two_files(small_run, tmp_path):
+    pairs, files = write_pairs(tmp_path, 20)
+    both = tmp_path / "pairs.tsv"
+    both.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    results = {}
+    for name, files_given in (("two", ["--source", files[0], "--target", files[1]]), ("one", ["--source", both])):
+        run = small_run / "run"
+        assert cbmi("filter", run, *files_given, "-o", tmp_path / name, "--keep", "0.5").returncode == 0
+        scored = cbmi("score", run, *files_given).stdout
+        page = tmp_path / f"{name}-inspected.html"
+        assert cbmi("inspect", run, *files_given, "-o", page).returncode == 0
+        results[name] = (parts(tmp_path / name), scored)
+    assert results["one"] == results["two"]
+    for command in ("filter", "score"):
+        message = refused(command, small_run / "run", "--source", files[0], "-o", tmp_path / "z")
+        assert message.endswith("only a .tsv holds both sides.")
 
 
 def test_filtering_by_likelihood(small_run, tmp_path):
@@ -111,10 +129,11 @@ def test_filtering_by_likelihood(small_run, tmp_path):
         assert float(score) == pytest.approx(likelihood[*pair], abs=2e-6)
     lowest = min(float(row[2]) for row in read["kept"])
     assert all(float(row[2]) <= lowest or not (row[0].strip() and row[1]) for row in read["dropped"])
-    assert f"likelihood {lowest:.3f} or more" in result.stderr.decode()
+    assert f"with a likelihood of at least {np.floor(1000 * lowest) / 1000:.3f}" in result.stderr.decode()
     page = (tmp_path / "x.html").read_text()
     assert "Filtering by translation likelihood" in page
     assert "sentence CBMI" not in page
+    assert "−" not in page.partition('<div id="samples">')[0]  # what is shown can be given to --min
     message = refused(*arguments(small_run, files, prefix), "--by", "length")
     assert message == "cbmi: --by: 'length' should be cbmi or likelihood."
 
@@ -122,7 +141,7 @@ def test_filtering_by_likelihood(small_run, tmp_path):
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_the_share_is_exact(rows, share):
     scores, empty = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows])
-    kept = Choice(keep=share).kept(scores, empty)
+    kept = Choice(keep=share).fates(table(scores, empty)) == KEPT
     assert kept.sum() == round(share * (~empty).sum())
     assert not (kept & empty).any()
     for place in np.flatnonzero(kept):
@@ -131,29 +150,86 @@ def test_the_share_is_exact(rows, share):
         assert kept[:place][(scores[:place] == scores[place]) & ~empty[:place]].all()  # of equals, the first
 
 
-def test_copies_can_be_dropped(small_run, tmp_path):
+def table(scores, empty=None, copies=None, lengths=None):
+    nothing = np.zeros(len(scores), bool)
+    return Table(
+        np.asarray(scores, float),
+        nothing if empty is None else empty,
+        nothing if copies is None else np.asarray(copies, bool),
+        np.zeros(len(scores)) if lengths is None else np.asarray(lengths, float),
+    )
+
+
+def test_rules_come_before_the_score():
+    """Lengths are judged by the usual ratio, which need not be 1; the share is of what the rules leave."""
+    usual = np.log(1.5)
+    lengths = usual + np.log([1.0, 1.9, 2.1, 1 / 1.9, 1 / 2.1, 1.0, 1.0, 1.0, 1.0])
+    rows = table([5, 4, 9, 3, 9, 9, 2, 1, 9], copies=[0, 0, 0, 0, 0, 1, 0, 0, 0], lengths=lengths)
+    rows.empty[8] = True
+    choice = Choice(keep=0.8, drop_copies=True, max_ratio=2.0)
+    names = [FATES[fate] for fate in choice.fates(rows)]
+    assert names == ["kept", "kept", "lengths", "kept", "lengths", "copy", "kept", "score", "empty"]
+    only_rules = [FATES[fate] for fate in Choice(max_ratio=2.0).fates(rows)]
+    assert only_rules == ["kept", "kept", "lengths", "kept", "lengths", "kept", "kept", "kept", "empty"]
+
+
+def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     pairs, files = write_pairs(tmp_path, 40)
     copies = {pair for pair in pairs if pair[0] == pair[1]}
     prefix = tmp_path / "x"
     told = cbmi(*arguments(small_run, files, prefix), "--keep", "0.5").stderr.decode()
-    assert f"{len(copies)} pairs are copies, target the same as source (--drop-copies drops them)." in told
+    assert f"{len(copies)} pairs with a target that only copies the source: --drop-copies." in told
+    assert "Kept 19 of 40 pairs, with a CBMI of at least" in told
+    assert "Dropped 21: 19 for their score, 2 with an empty side." in told
+    page = (tmp_path / "x.html").read_text()
+    assert "Dropped 21: 19 for their score, 2 with an empty side." in page
+    assert "All below is of the 38 pairs" in page
     result = cbmi(*arguments(small_run, files, prefix), "--drop-copies")
     assert result.returncode == 0, result.stderr.decode()
-    assert f"{len(copies)} pairs are copies, target the same as source and were dropped." in result.stderr.decode()
     read = parts(prefix)
     kept = [pair for pair in pairs if pair not in copies and pair[0].strip() and pair[1]]
     assert [row[:2] for row in read["kept"]] == kept
-    assert f"{len(copies) + 2} that have an empty side or are copies" in (tmp_path / "x.html").read_text()
+    said = (
+        f"Kept {len(kept)} of 40 pairs. Dropped {40 - len(kept)}: {len(copies)} copies of the source, 2 with an empty"
+    )
+    assert said in result.stderr.decode()  # no score decided, so none is named
+    reasons = (tmp_path / "x.dropped.reasons").read_text().split()
+    dropped = [pair for pair in pairs if pair not in kept]
+    assert reasons == ["copy" if pair in copies else "empty" for pair in dropped]
+    looked = cbmi(*arguments(small_run, files, prefix)).stderr.decode()
+    assert "2 pairs with an empty side: never kept." in looked
+    assert "x.dropped.* are there from an earlier choice." in looked
     alike = [tmp_path / "alike.src", tmp_path / "alike.tgt"]
     for path in alike:
         path.write_text("abc\n")
     message = refused(*arguments(small_run, alike, tmp_path / "y"), "--drop-copies")
-    assert message.endswith("every pair has an empty side or is a copy.")
+    assert "nothing would be left. Kept 0 of 1 pair. Dropped 1: 1 copies of the source." in message
+
+
+def test_a_long_line_does_not_fill_the_page(small_run, tmp_path):
+    _, files = write_pairs(tmp_path, 20)
+    for path in files:
+        with open(path, "a") as file:
+            file.write("ba " * 5000 + "\n")
+    assert cbmi(*arguments(small_run, files, tmp_path / "x")).returncode == 0
+    page = (tmp_path / "x.html").read_text()
+    assert "ba b …</p>" in page
+    assert page.count("ba ") < 2000
 
 
 def test_choices():
     nan = float("nan")
-    for wrong in ({"keep": 0.5, "minimum": 1.0}, {"keep": 0.0}, {"keep": 1.5}, {"keep": nan}, {"minimum": nan}):
+    for wrong in (
+        {"keep": 0.5, "minimum": 1.0},
+        {"keep": 0.0},
+        {"keep": 1.5},
+        {"keep": nan},
+        {"minimum": nan},
+        {"minimum": 0.5, "by": "likelihood"},
+        {"max_ratio": 1.0},
+        {"max_ratio": nan},
+        {"by": "length"},
+    ):
         with pytest.raises(UserError):
             Choice(**wrong)
 
@@ -192,6 +268,17 @@ def test_killed_and_gone_on_is_undisturbed(small_run, large, tmp_path):
 
 
 @pytest.mark.timeout(240)
+def test_one_who_interrupts_is_told_that_nothing_is_lost(small_run, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    _, files = write_pairs(tmp_path, 20)
+    monkeypatch.setattr(filtering.Scores, "complete", interrupted)
+    result = cbmi(*arguments(small_run, files, tmp_path / "x"))
+    assert result.returncode == 130
+    assert "Stopped. The same command goes on" in result.stderr.decode()
+
+
 def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
     files, whole = large
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cbmi"]

@@ -115,13 +115,27 @@ def test_many_copies_are_worth_a_word(tmp_path, capsys):
         target = [f" {line}  " if i < copies else f"{line} x" for i, line in enumerate(source)]
         (tmp_path / "train.tgt").write_text("".join(line + "\n" for line in target))
         prepare(data(tmp_path), tmp_path / f"run{copies}")
-        assert ("Encoding train: 1.5% of the pairs are copies" in capsys.readouterr().err) == warned
+        assert ("Encoding train: 3 of the pairs (1.5%) are copies" in capsys.readouterr().err) == warned
     prepare(data(tmp_path, drop_copies=True), tmp_path / "without")
     assert "3 copies\n" in capsys.readouterr().err
     corpus = open_corpus(tmp_path / "without", "train")
     assert corpus.meta["left_out"] == {"empty": 0, "too_long": 0, "copies": 3}
     assert corpus.lines.tolist() == list(range(3, 200))
     assert texts(tmp_path / "without") == [(line, f"{line} x") for line in source[3:]]
+    (tmp_path / "train.tgt").write_text("".join(line + "\n" for line in source))
+    with pytest.raises(UserError, match="no pair with text on both sides that is not a copy"):
+        prepare(data(tmp_path, drop_copies=True), tmp_path / "none")
+
+
+def test_copies_that_are_left_out_for_their_length_are_not_counted(tmp_path, capsys):
+    write_task(tmp_path, train=100)
+    source = (tmp_path / "train.src").read_text().splitlines()
+    for end, lines in (("src", source), ("tgt", [f"{line} x" for line in source])):
+        (tmp_path / f"train.{end}").write_text("".join(line + "\n" for line in [*lines, *["ba " * 40] * 3]))
+    prepare(data(tmp_path, max_length=20), tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "3 over 20 pieces" in said
+    assert "copies" not in said
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):

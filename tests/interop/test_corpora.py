@@ -13,6 +13,7 @@ import pytest
 from tasks import ROOT, cbmi, refused
 
 from cbmi.config import read_run_file
+from cbmi.data.demo import generate
 from cbmi.errors import UserError
 from cbmi.interop import corpora
 
@@ -119,12 +120,27 @@ def test_training_sets_come_through_mtdata(tmp_path, monkeypatch):
 
 def test_names_are_those_of_the_recipes():
     """What is downloaded to data/NAME is what the recipes read."""
-    recipes = {"multi30k": "multi30k", "wmt14-en-de": "wmt14-en-de-base", "wmt19-zh-en": "wmt19-zh-en-big"}
+    recipes = {
+        "demo": "demo",
+        "multi30k": "multi30k",
+        "wmt14-en-de": "wmt14-en-de-base",
+        "wmt19-zh-en": "wmt19-zh-en-big",
+    }
     for name, recipe in recipes.items():
         data = read_run_file(ROOT / "recipes" / f"{recipe}.yaml").data
         wanted = [*data.train, *data.valid, *sum(data.test.values(), ())]
         parts = corpora.CORPORA[name].parts
         assert sorted(wanted) == sorted(f"data/{name}/{file}" for part in parts for file in part.files)
+
+
+def test_the_built_in_corpus_needs_no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "download", None)
+    assert cbmi("corpus", "get", "demo", "-o", tmp_path / "demo").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(
+        f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "de")
+    )
+    pairs = generate(20, seed=1)
+    assert (tmp_path / "demo" / "train.en").read_text().splitlines()[:5] == [pair.source for pair in pairs[:5]]
 
 
 def test_unknown_and_listed():

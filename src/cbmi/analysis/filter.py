@@ -7,19 +7,18 @@ The scores stay in PREFIX.scores: another threshold, or the other score, costs n
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
 
 from cbmi.analysis.drawing import check_plotting
-from cbmi.analysis.filter_page import QUANTILES, SIGNALS, View, write_filter_page
+from cbmi.analysis.filter_page import QUANTILES, SIGNALS, Sample, View, write_filter_page
+from cbmi.analysis.filter_rules import FATES, KEPT, SCORE, Choice, Table, count_text, outcome
 from cbmi.analysis.score import WINDOW, Scorer
 from cbmi.data.text import check_pairs, is_copy, read_pairs, report_repaired
 from cbmi.errors import UserError
@@ -31,45 +30,6 @@ from cbmi.training.world import World
 
 SAMPLES = 6  # pairs shown at each quantile
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What to keep: a share of the pairs, or those of at least a score; copies or not; nothing said: only look."""
-
-    keep: float | None = None
-    minimum: float | None = None
-    by: str = "cbmi"
-    drop_copies: bool = False
-
-    def __post_init__(self) -> None:
-        if self.by not in SIGNALS:
-            raise UserError(f"--by: '{self.by}' should be {' or '.join(SIGNALS)}.")
-        if self.keep is not None and self.minimum is not None:
-            raise UserError("filter: say either --keep SHARE or --min SCORE, not both.")
-        if self.minimum is not None and not math.isfinite(self.minimum):
-            raise UserError(f"--min: {self.minimum} should be a number, such as 0.5.")
-        if self.keep is not None and not 0 < self.keep <= 1:
-            raise UserError(f"--keep: {self.keep:g} should be a share above 0 and at most 1, such as 0.9.")
-
-    @property
-    def made(self) -> bool:
-        return self.keep is not None or self.minimum is not None or self.drop_copies
-
-    def kept(self, scores: np.ndarray, unfit: np.ndarray) -> np.ndarray:
-        """(pairs,) whether each is kept: never an unfit one; the share is of the others. Of equal scores the first
-        are kept."""
-        if self.minimum is not None:
-            return (scores >= self.minimum) & ~unfit
-        candidates = scores[~unfit]
-        count = round((1.0 if self.keep is None else self.keep) * len(candidates))
-        if not count:
-            return np.zeros(len(scores), bool)
-        lowest = np.partition(candidates, len(candidates) - count)[len(candidates) - count]
-        kept = (scores > lowest) & ~unfit
-        equal = np.flatnonzero((scores == lowest) & ~unfit)
-        kept[equal[: count - int(kept.sum())]] = True
-        return kept
 
 
 def filter_corpus(
@@ -84,31 +44,25 @@ def filter_corpus(
         if world.first:
             scores.claim()
         world.barrier()
-        scores.complete(world)
+        try:
+            scores.complete(world)
+        except KeyboardInterrupt:
+            if world.first:
+                say(f"Stopped. The same command goes on; what was finished is in {scores.folder}.")
+            raise
         world.barrier()
         if not world.first:
             return None
         table = scores.read(choice.by)
-        values, unfit = table.scores, table.empty | (table.copies & choice.drop_copies)
-        if unfit.all():
-            what = "has an empty side or is a copy" if choice.drop_copies else "has an empty side"
-            raise UserError(f"{' and '.join(files)}: every pair {what}.")
-        kept = None
+        if table.empty.all():
+            raise UserError(f"{' and '.join(files)}: every pair has an empty side.")
+        fates = choice.fates(table)
+        if not ((fates == KEPT) | (fates == SCORE)).any():
+            raise UserError(f"{' and '.join(files)}: nothing would be left. {outcome(choice, fates, None)}")
+        _write_page(model, files, choice, table, fates, prefix)
         if choice.made:
-            kept = choice.kept(values, unfit)
-            _write(files, values, kept, prefix, _sides(model))
-        _write_page(model, files, choice, values, unfit, kept, prefix)
-    _say_unfit(table, choice)
-    return _say(choice.by, values, kept, prefix, _sides(model))
-
-
-@dataclass(frozen=True)
-class Table:
-    """What is known of each pair, (pairs,) each: its score, whether a side is empty, whether it is a copy."""
-
-    scores: np.ndarray
-    empty: np.ndarray
-    copies: np.ndarray
+            _write(files, table.scores, fates, prefix, _sides(model))
+    return _say(choice, table, fates, prefix, _sides(model))
 
 
 class Scores:
@@ -135,7 +89,12 @@ class Scores:
         files = [sha256(Path(file)) for file in self.files]
         sums = read_json(self.model.folder / "manifest.json")
         weights = [sums.get(f"{name}.safetensors") for name in (store.TRANSLATOR, store.LANGUAGE_MODEL)]
-        plan = {"corpus": files, "weights": weights, "window": WINDOW, "scores": list(SIGNALS)}
+        plan = {
+            "corpus": files,
+            "weights": weights,
+            "window": WINDOW,
+            "columns": [*SIGNALS, "empty", "copies", "lengths"],
+        }
         if not self.plan_file.exists():
             write_atomically(self.plan_file, to_json(plan))
         elif read_json(self.plan_file) != plan:
@@ -157,29 +116,33 @@ class Scores:
             say(f"{self.lines - sum(sizes[n] for n in missing):,} of {self.lines:,} pairs have been scored before.")
         mine = set(missing[world.rank :: world.size])
         scorer, counts = Scorer(self.model), Counter()
-        with bar("Scoring", sum(sizes[n] for n in mine), "pairs", quiet=not world.first) as progress:
+        title = "Scoring" if world.size == 1 else f"Scoring, share 1 of {world.size}"
+        with bar(title, sum(sizes[n] for n in mine), "pairs", quiet=not world.first) as progress:
             for number, pairs in enumerate(_windows(read_pairs(self.files, counts))):
                 if number in mine:
                     self._score(scorer, number, pairs, progress)
-        self.model.report_truncated()
+        self.model.truncated = sum(world.gather(self.model.truncated))
         if world.first:
+            self.model.report_truncated()
             report_repaired(counts)
 
     def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress: Bar) -> None:
-        empty = np.array([not (source.strip() and target.strip()) for source, target in pairs])
+        lengths = np.array([[len(side.strip()) for side in pair] for pair in pairs])
+        empty = (lengths == 0).any(axis=1)
         copies = np.array([is_copy(pair) for pair in pairs]) & ~empty
-        rows = np.column_stack([scorer.sentence_scores(pairs, progress.advance), empty, copies])
+        ratios = np.diff(np.log(np.maximum(lengths, 1)))
+        rows = np.column_stack([scorer.sentence_scores(pairs, progress.advance), empty, copies, ratios])
         with atomic_file(self.chunk(number)) as temporary, open(temporary, "wb") as file:
             np.save(file, rows, allow_pickle=False)
 
     def read(self, by: str) -> Table:
-        table = Table(np.empty(self.lines), *(np.empty(self.lines, bool) for _ in range(2)))
-        wanted = (list(SIGNALS).index(by), -2, -1)
+        scores, empty, copies, ratios = (np.empty(self.lines, kind) for kind in (float, bool, bool, np.float32))
         for number, start in enumerate(range(0, self.lines, WINDOW)):
-            rows = np.load(self.chunk(number), allow_pickle=False)
-            for column, place in zip((table.scores, table.empty, table.copies), wanted, strict=True):
-                column[start : start + WINDOW] = rows[:, place]
-        return table
+            *both, chunk_empty, chunk_copies, chunk_ratios = np.load(self.chunk(number), allow_pickle=False).T
+            place = slice(start, start + WINDOW)
+            scores[place] = dict(zip(SIGNALS, both, strict=True))[by]
+            empty[place], copies[place], ratios[place] = chunk_empty, chunk_copies, chunk_ratios
+        return Table(scores, empty, copies, ratios)
 
 
 def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -189,8 +152,8 @@ def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 
 def _names(prefix: Path, sides: tuple[str, str]) -> dict[tuple[str, str], Path]:
     """The files of both parts: (part, end) → name."""
-    ends = (*sides, "scores")
-    return {(part, end): Path(f"{prefix}.{part}.{end}") for part in ("kept", "dropped") for end in ends}
+    ends = {"kept": (*sides, "scores"), "dropped": (*sides, "scores", "reasons")}
+    return {(part, end): Path(f"{prefix}.{part}.{end}") for part, own in ends.items() for end in own}
 
 
 def _check_outputs(prefix: Path, sides: tuple[str, str], files: Sequence[str]) -> None:
@@ -209,9 +172,10 @@ def _sides(model: Trained) -> tuple[str, str]:
     return languages if languages[0] != languages[1] else ("source", "target")
 
 
-def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: Path, sides: tuple[str, str]) -> None:
-    """PREFIX.kept.* and PREFIX.dropped.*: both sides and the scores; all of them appear when all are complete."""
-    ends = (*sides, "scores")
+def _write(files: Sequence[str], scores: np.ndarray, fates: np.ndarray, prefix: Path, sides: tuple[str, str]) -> None:
+    """PREFIX.kept.* and PREFIX.dropped.*: both sides, the scores, and why a pair was dropped; all of them appear when
+    all are complete."""
+    ends = (*sides, "scores", "reasons")
     with ExitStack() as stack:
         names = _names(prefix, sides)
         places = {key: stack.enter_context(atomic_file(path)) for key, path in names.items()}
@@ -220,12 +184,15 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
             for start, window in zip(
                 range(0, len(scores), WINDOW), _windows(read_pairs(files, Counter())), strict=True
             ):
-                numbers = scores[start : start + WINDOW].tolist()
-                rows = [(*pair, f"{score:.6f}") for pair, score in zip(window, numbers, strict=True)]
-                for part, own in (("kept", kept), ("dropped", ~kept)):
-                    chosen = list(compress(rows, own[start : start + WINDOW]))
+                numbers, own = scores[start : start + WINDOW].tolist(), fates[start : start + WINDOW]
+                reasons = [FATES[fate] for fate in own]
+                columns = zip(window, numbers, reasons, strict=True)
+                rows = [(*pair, f"{score:.6f}", reason) for pair, score, reason in columns]
+                for part, wanted in (("kept", own == KEPT), ("dropped", own != KEPT)):
+                    chosen = list(compress(rows, wanted))
                     for end, lines in zip(ends, zip(*chosen, strict=True), strict=True) if chosen else ():
-                        streams[part, end].write("\n".join(lines) + "\n")
+                        if (part, end) in streams:
+                            streams[part, end].write("\n".join(lines) + "\n")
                 progress.advance(len(window))
         for stream in streams.values():
             stream.flush()
@@ -234,28 +201,25 @@ def _write(files: Sequence[str], scores: np.ndarray, kept: np.ndarray, prefix: P
 
 
 def _write_page(
-    model: Trained,
-    files: Sequence[str],
-    choice: Choice,
-    scores: np.ndarray,
-    unfit: np.ndarray,
-    kept: np.ndarray | None,
-    prefix: Path,
+    model: Trained, files: Sequence[str], choice: Choice, table: Table, fates: np.ndarray, prefix: Path
 ) -> None:
-    """What people choose by: unfit pairs are never kept, so they are not shown either."""
-    fit = np.flatnonzero(~unfit)
-    order = fit[np.argsort(scores[fit], kind="stable")]
+    """What people choose by; pairs that a rule drops are not shown."""
+    scores = table.scores
+    shown = np.flatnonzero((fates == KEPT) | (fates == SCORE))
+    order = shown[np.argsort(scores[shown], kind="stable")]
     wanted = {quantile: _around(order, quantile) for quantile in QUANTILES}
     places = {int(place) for group in wanted.values() for place in group}
     pairs = {n: pair for n, pair in enumerate(read_pairs(files, Counter())) if n in places}
     records = dict(zip(pairs, Scorer(model).score(list(pairs.values())), strict=True))
     samples = {
-        quantile: [(int(place) + 1, records[int(place)]) for place in group] for quantile, group in wanted.items()
+        quantile: [Sample(int(place) + 1, records[int(place)], fates[place] != KEPT) for place in group]
+        for quantile, group in wanted.items()
     }
-    threshold = float(scores[kept].min()) if kept is not None and kept.any() else None
-    others = f"{int(unfit.sum()):,} that have an empty side{' or are copies' if choice.drop_copies else ''}"
-    others = others if unfit.any() else None
-    view = View(SIGNALS[choice.by], list(files), scores[fit], others, threshold, kept, samples)
+    threshold = choice.threshold(scores, fates)
+    notes = [f"{count_text(len(fates))} of {' and '.join(files)}.", *_notes(choice, table, fates)]
+    if choice.made:
+        notes.append(outcome(choice, fates, threshold))
+    view = View(SIGNALS[choice.by], notes, scores[shown], len(fates) - len(shown), threshold, samples)
     write_filter_page(Path(f"{prefix}.html"), view)
 
 
@@ -266,23 +230,29 @@ def _around(order: np.ndarray, quantile: float) -> np.ndarray:
     return order[first : first + SAMPLES]
 
 
-def _say_unfit(table: Table, choice: Choice) -> None:
-    if table.empty.any():
-        say(f"{int(table.empty.sum()):,} pairs have an empty side{' and were dropped' if choice.made else ''}.")
-    if table.copies.any():
-        what = "and were dropped" if choice.drop_copies else "(--drop-copies drops them)"
-        say(f"{int(table.copies.sum()):,} pairs are copies, target the same as source {what}.")
+def _notes(choice: Choice, table: Table, fates: np.ndarray) -> list[str]:
+    """What else is to be known of the corpus."""
+    notes = []
+    if table.empty.any() and not choice.made:
+        notes.append(f"{count_text(int(table.empty.sum()))} with an empty side: never kept.")
+    if table.copies.any() and not choice.drop_copies:
+        notes.append(
+            f"{count_text(int(table.copies.sum()))} with a target that only copies the source: --drop-copies."
+        )
+    return notes
 
 
 def _say(
-    by: str, scores: np.ndarray, kept: np.ndarray | None, prefix: Path, sides: tuple[str, str]
+    choice: Choice, table: Table, fates: np.ndarray, prefix: Path, sides: tuple[str, str]
 ) -> dict[str, int] | None:
-    if kept is None:
-        say(f"{len(scores):,} pairs scored. Look at {prefix}.html, then say --keep SHARE or --min SCORE.")
+    for note in _notes(choice, table, fates):
+        say(note)
+    if not choice.made:
+        say(f"{count_text(len(fates))} scored. Look at {prefix}.html, then say --keep SHARE or --min SCORE.")
+        if any(path.exists() for path in _names(prefix, sides).values()):
+            say(f"{prefix}.kept.* and {prefix}.dropped.* are there from an earlier choice.")
         return None
-    counts = {"kept": int(kept.sum()), "dropped": int((~kept).sum())}
-    share = counts["kept"] / len(scores)
-    lowest = f", {SIGNALS[by].name} {scores[kept].min():.3f} or more" if kept.any() else ""
-    say(f"Kept {counts['kept']:,} of {len(scores):,} pairs ({share:.1%}{lowest}), dropped {counts['dropped']:,}.")
+    say(outcome(choice, fates, choice.threshold(table.scores, fates)))
     say(f"{prefix}.kept.{{{sides[0]},{sides[1]},scores}}, {prefix}.dropped.{{…}}, {prefix}.html")
-    return counts
+    kept = int((fates == KEPT).sum())
+    return {"kept": kept, "dropped": len(fates) - kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from cbmi.analysis.drawing import BLUE, GREY, ORANGE, data_address, drawn, plotting
-from cbmi.analysis.heatmap import FACTORS, cells, number_text
+from cbmi.analysis.heatmap import FACTORS, cells
 from cbmi.analysis.pages import render_page
 from cbmi.files import write_atomically
 
 QUANTILES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 SHARES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 BINS = 80
-Samples = dict[float, list[tuple[int, dict[str, Any]]]]  # by quantile: line numbers and records
+LONGEST_SOURCE, MOST_WORDS = 1000, 200  # of a sample: characters, words
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A number of a pair by which it is kept or dropped, in nats a token: the higher, the better."""
+    """A number of a pair by which it is kept or dropped, in nats per token: the higher, the better."""
 
     name: str
     long_name: str
@@ -34,7 +35,7 @@ SIGNALS = {  # in the order of the columns of `Scorer.sentence_scores`
     "cbmi": Signal(
         "CBMI",
         "sentence CBMI",
-        "Sentence CBMI says how much more likely the source makes the words of a translation, in nats a token. A "
+        "Sentence CBMI says how much more likely the source makes the words of a translation, in nats per token. A "
         "translation that has nothing to do with its source is near 0 or below.",
         lambda record: record["sentence_cbmi"],
     ),
@@ -49,41 +50,43 @@ SIGNALS = {  # in the order of the columns of `Scorer.sentence_scores`
 
 
 @dataclass(frozen=True)
+class Sample:
+    line: int  # from 1
+    record: dict[str, Any]
+    dropped: bool
+
+
+@dataclass(frozen=True)
 class View:
     """What the page shows."""
 
     signal: Signal
-    files: list[str]
-    scores: np.ndarray  # of the pairs that can be kept
-    others: str | None  # how many cannot, and why
+    notes: list[str]
+    scores: np.ndarray  # of the pairs about which the score decides
+    others: int  # pairs about which it does not
     threshold: float | None
-    kept: np.ndarray | None
-    samples: Samples
+    samples: dict[float, list[Sample]]  # by quantile of the scores
 
 
 def write_filter_page(path: Path, view: View) -> None:
     """PATH and beside it its histogram as CSV, SVG and PNG."""
-    scores, kept = view.scores, view.kept
-    counts, edges = histogram(scores)
+    counts, edges = histogram(view.scores)
     picture = _histogram_figure(counts, edges, view)
-    table = [(share, *_at(scores, share)) for share in SHARES if _at(scores, share)[0]]
     groups = [
         {
             "name": _name(quantile),
-            "score": float(np.quantile(scores, quantile)),
-            "pairs": [_shown(line, record, view) for line, record in group],
+            "score": float(np.quantile(view.scores, quantile)),
+            "pairs": [_shown(sample, view.signal) for sample in group],
         }
         for quantile, group in view.samples.items()
     ]
     shown = {
         "signal": view.signal,
-        "files": view.files,
-        "pairs": len(scores),
+        "notes": view.notes,
+        "pairs": len(view.scores),
         "others": view.others,
-        "kept": None if kept is None else int(kept.sum()),
-        "threshold": view.threshold,
         "histogram": data_address(picture[0]),
-        "table": table,
+        "table": [(share, *_at(view.scores, share)) for share in SHARES if _at(view.scores, share)[0]],
         "groups": groups,
         "factors": FACTORS,
     }
@@ -92,7 +95,12 @@ def write_filter_page(path: Path, view: View) -> None:
     write_atomically(Path(f"{stem}.histogram.csv"), "from,to,pairs\n" + "".join(rows))
     for end, content in zip(("svg", "png"), picture, strict=True):
         write_atomically(Path(f"{stem}.histogram.{end}"), content)
-    write_atomically(path, render_page("cbmi.analysis", "filter.html.jinja", shown, number=number_text))
+    write_atomically(path, render_page("cbmi.analysis", "filter.html.jinja", shown, number=score_text))
+
+
+def score_text(score: float) -> str:
+    """Three digits, rounded down: as --min, it keeps no less."""
+    return f"{math.floor(1000 * score) / 1000:.3f}"
 
 
 def histogram(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +136,7 @@ def _histogram_figure(counts: np.ndarray, edges: np.ndarray, view: View) -> tupl
         axis.set_yscale("symlog", linthresh=10)
         axis.set_ylim(bottom=0)
         axis.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
-        axis.set(xlabel=f"{view.signal.long_name}, nats a token", ylabel="pairs (logarithmic)")
+        axis.set(xlabel=f"{view.signal.long_name}, nats per token", ylabel="pairs (logarithmic)")
         return drawn(figure)
 
 
@@ -138,14 +146,16 @@ def _at(scores: np.ndarray, share: float) -> tuple[int, float]:
     return count, float(np.partition(scores, len(scores) - count)[len(scores) - count]) if count else 0.0
 
 
-def _shown(line: int, record: dict[str, Any], view: View) -> dict[str, Any]:
-    words, _ = cells(record)
+def _shown(sample: Sample, signal: Signal) -> dict[str, Any]:
+    words, _ = cells(sample.record)
+    source = sample.record["source"]
     return {
-        "line": line,
-        "source": record["source"],
-        "words": words,
-        "score": view.signal.of(record),
-        "dropped": view.kept is not None and not view.kept[line - 1],
+        "line": sample.line,
+        "source": source if len(source) <= LONGEST_SOURCE else source[:LONGEST_SOURCE] + " …",
+        "words": words[:MOST_WORDS],
+        "more": len(words) > MOST_WORDS,
+        "score": signal.of(sample.record),
+        "dropped": sample.dropped,
     }
 
 

@@ -29,7 +29,7 @@ def read_some(files: Sequence[str], limit: int) -> list[Pair]:
     if not pairs:
         raise UserError(f"{' and '.join(files)}: there is nothing to show.")
     lines = [count_lines(file) for file in files]
-    if lines[0] != lines[1]:
+    if len(set(lines)) > 1:
         check_pairs(files)  # which says what is wrong
     if lines[0] > len(pairs):
         say(f"Shows the first {len(pairs):,} of {lines[0]:,} pairs; --limit takes more.")

@@ -1,6 +1,6 @@
 """The weight that an objective gives to every training token, as text: to look at, or to train with elsewhere.
 
-A line a line of the training text, on it a number for every target piece, the end of sentence included. The
+A line per line of the training text, on it a number for every target piece, the end of sentence included. The
 translator is the run's best, without dropout; mini-batches are those of the run's first epoch. A line that
 preparation left out of the corpus has the single number 1.
 """

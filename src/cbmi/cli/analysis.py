@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cbmi.cli.app import (
+    SOURCE_HELP,
     Beam,
     Checkpoint,
     Device,
@@ -16,8 +17,10 @@ from cbmi.cli.app import (
     Output,
     Port,
     RunFolder,
+    TargetFile,
     app,
     check_output,
+    pair_files,
     writer,
 )
 from cbmi.errors import UserError
@@ -73,8 +76,8 @@ def evaluate(
 @app.command()
 def score(
     run: RunFolder,
-    source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
-    target: Annotated[str, typer.Option(metavar="FILE", help="Their translations.")],
+    source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
+    target: TargetFile = None,
     output: Output = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
@@ -85,17 +88,18 @@ def score(
     from cbmi.analysis.score import score_files
     from cbmi.training.trained import Trained
 
-    with writer(output, source, target) as out, tempfile.TemporaryDirectory() as folder:
+    files = pair_files(source, target)
+    with writer(output, *files) as out, tempfile.TemporaryDirectory() as folder:
         model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
-        score_files(model, (source, target), out, Path(folder) / "records")
+        score_files(model, files, out, Path(folder) / "records")
 
 
 @app.command()
 def inspect(
     run: RunFolder,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page.")],
-    source: Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences.")] = None,
-    target: Annotated[str | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="FILE", help=SOURCE_HELP)] = None,
+    target: TargetFile = None,
     sentence: Annotated[
         tuple[str, str] | None, typer.Option(metavar="SOURCE TARGET", help="One pair, instead of files.")
     ] = None,
@@ -111,16 +115,17 @@ def inspect(
     """Show pairs word by word, coloured by CBMI: a page that stands alone, and figures."""
     from cbmi.analysis.inspect import inspect_pairs, read_some
 
-    if bool(sentence) == bool(source and target) or bool(source) != bool(target):
+    if bool(sentence) == bool(source) or (target and not source):
         raise UserError("inspect: say either --source FILE --target FILE or --sentence SOURCE TARGET.")
-    check_output(output, source, target)
+    files = pair_files(source, target) if source else ()
+    check_output(output, *files)
     if figures and figures.exists() and not figures.is_dir():
         raise UserError(f"--figures: {figures} is a file; name a folder.")
     if pair and not figures:
         raise UserError("--pair: it chooses the pair of a figure; say --figures FOLDER as well.")
     if sentence and any(text != text.encode(errors="replace").decode() for text in sentence):
         raise UserError("--sentence: this is not valid UTF-8.")
-    pairs = [sentence] if sentence else read_some((source, target), limit)
+    pairs = [sentence] if sentence else read_some(files, limit)
     from cbmi.training.trained import Trained
 
     runs = [(run, checkpoint)] + ([(compare, None)] if compare else [])
@@ -131,11 +136,11 @@ def inspect(
 @app.command("filter")
 def filter_(
     run: RunFolder,
-    source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
-    target: Annotated[str, typer.Option(metavar="FILE", help="Their translations.")],
+    source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="PREFIX", help="What all files' names begin with.")
     ],
+    target: TargetFile = None,
     keep: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Keep this share of the pairs, e.g. 0.9.")
     ] = None,
@@ -146,20 +151,25 @@ def filter_(
         str, typer.Option(metavar="SCORE", help="cbmi (sentence CBMI), or likelihood (of the translation).")
     ] = "cbmi",
     drop_copies: Annotated[
-        bool, typer.Option("--drop-copies", help="Drop pairs whose target is the same as their source.")
+        bool, typer.Option("--drop-copies", help="Drop pairs whose target is the source again, but for spaces.")
     ] = False,
+    max_ratio: Annotated[
+        float | None,
+        typer.Option(metavar="R", help="Drop pairs with a side R times longer than usual beside the other, e.g. 2."),
+    ] = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
     """Split a parallel corpus by a score of its pairs; if nothing is to be dropped, score it and show samples."""
-    from cbmi.analysis.filter import Choice, filter_corpus
+    from cbmi.analysis.filter import filter_corpus
+    from cbmi.analysis.filter_rules import Choice
     from cbmi.training.trained import Trained
     from cbmi.training.world import join_world
 
-    choice = Choice(keep, minimum, by, drop_copies)
+    files, choice = pair_files(source, target), Choice(keep, minimum, by, drop_copies, max_ratio)
     with join_world(device) as world:
         model = Trained(run, checkpoint, str(world.device), precision="fp32")
-        filter_corpus(model, (source, target), choice, output, world)
+        filter_corpus(model, files, choice, output, world)
 
 
 @app.command()

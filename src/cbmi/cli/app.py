@@ -29,6 +29,8 @@ Checkpoint = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
+TargetFile = Annotated[str | None, typer.Option(metavar="FILE", help="Their translations; none with a .tsv.")]
+SOURCE_HELP = "Source sentences; or a .tsv of sources and translations."
 Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
 LengthPenalty = Annotated[float, typer.Option(min=0, help="Scores are divided by length to this power.")]
@@ -91,3 +93,12 @@ def check_output(path: Path, *inputs: str | None) -> None:
     for name in inputs:
         if name and path.is_file() and Path(name).exists() and path.samefile(name):
             raise UserError(f"{name} would be written over by -o {path}: choose another name.")
+
+
+def pair_files(source: str, target: str | None) -> tuple[str, ...]:
+    """The files of a parallel corpus: two, or one of two columns."""
+    if target is not None:
+        return source, target
+    if ".tsv" not in Path(source).suffixes:
+        raise UserError(f"--target: name the translations of {source}; only a .tsv holds both sides.")
+    return (source,)

@@ -9,7 +9,7 @@ import typer
 
 from cbmi.cli.app import Overrides, app, stopping
 
-corpus = typer.Typer(no_args_is_help=True, help="Public corpora by name.")
+corpus = typer.Typer(no_args_is_help=True, help="Corpora by name: the built-in one, and public ones.")
 app.add_typer(corpus, name="corpus")
 
 
@@ -38,7 +38,7 @@ def experiment(
 
 @corpus.command("list")
 def corpus_list() -> None:
-    """List the corpora that can be downloaded."""
+    """List the corpora that there are."""
     from cbmi.interop.corpora import listing
 
     print(listing())
@@ -49,7 +49,7 @@ def corpus_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of `cbmi corpus list`.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The folder; else data/NAME.")] = None,
 ) -> None:
-    """Download a corpus to where the recipes look for it, and check its size."""
+    """Bring a corpus to where the recipes look for it, and check its size; public ones are downloaded."""
     from cbmi.interop.corpora import get_corpus
 
     get_corpus(name, output or Path("data") / name)

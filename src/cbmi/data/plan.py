@@ -1,4 +1,4 @@
-"""Which pairs a step trains on: a pure function of (seed, epoch, step).
+"""Which pairs per step trains on: a pure function of (seed, epoch, step).
 
 An epoch's pairs are shuffled and cut into batches. Every pair is used once. Batches are laid end to end without
 padding, so sentences of all lengths stand together in them, as chance has it. A step's batch is the same however
@@ -37,7 +37,7 @@ def _running_sums(lengths: np.ndarray) -> np.ndarray:
 
 
 def _cut(sums: np.ndarray, tokens: int) -> np.ndarray:
-    """Bounds of the longest runs that hold at most `tokens` pieces a side (a longer pair stands alone)."""
+    """Bounds of the longest runs that hold at most `tokens` pieces per side (a longer pair stands alone)."""
     pairs = sums.shape[1] - 1
     bounds = [0]
     while bounds[-1] < pairs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +21,7 @@ from cbmi.progress import bar, say
 
 CHUNK = 20_000  # pairs encoded at a time
 SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about so many lines at most, drawn at random
-LONGEST_VALIDATION = 1024  # pieces a side
+LONGEST_VALIDATION = 1024  # pieces per side
 MANY_COPIES = 0.01  # of the pairs: more of them are worth a word
 
 
@@ -67,14 +67,14 @@ def check_unchanged(folder: Path, files: tuple[str, ...]) -> None:
 def learn_vocabularies(data: Data, folder: Path) -> None:
     def lines(sides: tuple[int, ...]) -> Iterator[str]:
         share, draw = SAMPLE_LINES / max(1, pairs * len(sides)), random.Random(0)
-        for pair in _nonempty(data.train):
+        for pair in _usable(data):
             if share >= 1 or draw.random() < share:
                 for side in sides:
                     yield pair[side]
 
-    first = next(_nonempty(data.train), None)
-    if first is None:
-        raise UserError(f"{' and '.join(data.train)}: there is no pair with text on both sides to train on.")
+    if next(_usable(data), None) is None:
+        what = "no pair with text on both sides" + (" that is not a copy" if data.drop_copies else "")
+        raise UserError(f"{' and '.join(data.train)}: there is {what} to train on.")
     pairs = count_lines(data.train[0])
     with atomic_folder(folder) as temporary:
         files = vocabulary_files(temporary, data.vocabulary.shared)
@@ -83,8 +83,10 @@ def learn_vocabularies(data: Data, folder: Path) -> None:
             path.write_bytes(learn(lines(side), data.vocabulary.size).model)
 
 
-def _nonempty(files: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return (pair for pair in read_pairs(tuple(files), Counter()) if pair[0].strip() and pair[1].strip())
+def _usable(data: Data) -> Iterator[tuple[str, str]]:
+    for pair in read_pairs(data.train, Counter()):
+        if pair[0].strip() and pair[1].strip() and not (data.drop_copies and is_copy(pair)):
+            yield pair
 
 
 def encode(
@@ -120,8 +122,8 @@ def encode(
     say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
     if (share := counts["copies kept"] / counts["pairs"]) > MANY_COPIES:
         say(
-            f"{title}: {share:.1%} of the pairs are copies, target the same as source; such pairs teach a model to "
-            "copy (data.drop_copies=true leaves them out)."
+            f"{title}: {counts['copies kept']:,} of the pairs ({share:.1%}) are copies, target the same as source; "
+            "such pairs teach a model to copy (data.drop_copies=true leaves them out)."
         )
 
 
@@ -135,12 +137,12 @@ def _left_out(counts: Counter[str], longest: int) -> str:
 
 
 def _wanted(chunk: list[tuple[str, str]], drop_copies: bool, counts: Counter[str]) -> np.ndarray:
-    """Places of the pairs that have text on both sides and, unless copies may stay, differ."""
+    """Places of the pairs that have text on both sides and are no copies, if those are not wanted."""
     filled = [i for i, pair in enumerate(chunk) if pair[0].strip() and pair[1].strip()]
-    different = [i for i in filled if not is_copy(chunk[i])]
+    wanted = [i for i in filled if not (drop_copies and is_copy(chunk[i]))]
     counts["empty"] += len(chunk) - len(filled)
-    counts["copies" if drop_copies else "copies kept"] += len(filled) - len(different)
-    return np.array(different if drop_copies else filled, dtype=np.int64)
+    counts["copies"] += len(filled) - len(wanted)
+    return np.array(wanted, dtype=np.int64)
 
 
 def _encode_chunk(
@@ -156,6 +158,7 @@ def _encode_chunk(
     kept = np.flatnonzero((lengths <= longest).all(axis=0))
     counts["too_long"] += len(chunk) - len(kept)
     counts["pairs"] += len(kept)
+    counts["copies kept"] += sum(is_copy(chunk[i]) for i in kept)
     for writer, side, side_lengths in zip(sides, ids, lengths, strict=True):
         writer.add([side[i] for i in kept], side_lengths[kept])
     return kept

@@ -1,4 +1,4 @@
-"""Files of weights: a line a pair, on it one number for the pair or one a target token, as Marian reads them."""
+"""Files of weights: a line per pair, on it one number for the pair or one a target token, as Marian reads them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from cbmi.training.trainer import Trainer
 from cbmi.training.validation import SPECIAL
 from cbmi.training.world import World, choose_device, choose_precision
 
-# Real target tokens a second of the fastest peer, measured on one H200 on the same lengths (2026-11-15): Hugging
+# Real target tokens per second of the fastest peer, measured on one H200 on the same lengths (2026-11-15): Hugging
 # Face's MarianMT compiled layer by layer (eager for big at 4096), and the paper's own fairseq code.
 PEERS = {
     ("base", 4096, "ce"): 94_400,

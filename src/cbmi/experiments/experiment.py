@@ -16,7 +16,7 @@ from cbmi.training.work import Work, language_model_flops, matrix_rate, passes, 
 from cbmi.training.world import choose_device, choose_precision
 
 USUAL_MFU = 0.3  # of a step, where no job has shown how fast this machine is
-USUAL_LENGTH = 27  # pieces a sentence
+USUAL_LENGTH = 27  # pieces per sentence
 
 
 def run_experiment(

@@ -1,7 +1,8 @@
-"""Public corpora by name, under the file names that the recipes expect.
+"""Corpora by name, under the file names that the recipes expect.
 
-Multi30k comes from its own repository, WMT's training sets through mtdata (its index knows where they lie now), WMT's
-test sets through sacrebleu. This is the one place of the package that uses the network, and only when it is asked to.
+The demo's corpus is made up on the spot. Multi30k comes from its own repository, WMT's training sets through mtdata
+(its index knows where they lie now), WMT's test sets through sacrebleu. This is the one place of the package that
+uses the network, and only when it is asked to.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cbmi.config import nearest
+from cbmi.data.demo import write as write_demo
 from cbmi.data.text import read_pairs
 from cbmi.errors import UserError
 from cbmi.files import disk_errors
@@ -91,6 +93,13 @@ def _from_mtdata(languages: tuple[str, str], *names: str) -> Fetch:
     return fetch
 
 
+def _built_in(places: tuple[Path, Path]) -> None:
+    with tempfile.TemporaryDirectory(dir=places[0].parent) as folder:
+        write_demo(Path(folder))
+        for place in places:
+            shutil.move(Path(folder) / place.name, place)
+
+
 def _multi30k(own: str, theirs: str, pairs: int) -> Part:
     return Part((f"{own}.en.gz", f"{own}.de.gz"), _from_url(f"{MULTI30K}{theirs}.{{side}}.gz"), pairs)
 
@@ -101,6 +110,13 @@ def _test_set(own: str, theirs: str, pair: str, pairs: int) -> Part:
 
 
 CORPORA = {
+    "demo": PublicCorpus(
+        "the built-in corpus: made-up English and German, 12,000 pairs, one in twenty mismatched; needs no network",
+        tuple(
+            Part((f"{name}.en", f"{name}.de"), _built_in, pairs)
+            for name, pairs in (("train", 12_000), ("valid", 300), ("test", 500))
+        ),
+    ),
     "multi30k": PublicCorpus(
         "English-German image captions, 29,000 pairs",
         (

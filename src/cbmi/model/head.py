@@ -1,6 +1,6 @@
 """The output head: log-probabilities of the gold tokens without ever holding all the logits in float32.
 
-Training needs two numbers a token: the gold token's log-probability and, for label smoothing, the mean
+Training needs two numbers per token: the gold token's log-probability and, for label smoothing, the mean
 log-probability of the vocabulary. Where the network runs in half precision, the logits are kept in it, and their
 gradient takes their memory; elsewhere both passes go through the tokens in chunks, and the backward pass makes the
 logits anew.

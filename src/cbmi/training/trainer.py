@@ -76,7 +76,7 @@ class Trainer:
         steps = max(1, round(int(self.lengths.sum(axis=1).max()) / tokens))
         return (
             f"Training on {ranks}{name}, in {precision}: a translator of {weights / 1e6:,.1f} million weights, "
-            f"{tokens:,} tokens a step, about {steps:,} steps once through the corpus"
+            f"{tokens:,} tokens per step, about {steps:,} steps once through the corpus"
         )
 
     def _stage_over(self) -> bool:
