@@ -4,9 +4,10 @@
 
 A share of the training pairs is spoilt in six ways, in equal parts. The run's first stage is trained on that corpus,
 and its model scores it. For every way of spoiling, the table says how well each signal puts good pairs above bad ones
-(ROC AUC), and precision and recall of dropping as many pairs as were spoilt. Then runs of the same length are
-trained: on the dirty corpus with `ce` and with `cbmi`, on what each signal keeps, and on the good pairs alone. Of
-their translations the table gives BLEU, chrF and the share of copies of their source. RUN.yaml has two stages.
+(ROC AUC), and precision and recall of dropping as many pairs as were spoilt; "and rules" drops copies and odd lengths
+first. Then runs of the same length are trained: on the dirty corpus with `ce` and with `cbmi`, on what each signal
+keeps, and on the good pairs alone. Of their translations the table gives BLEU, chrF and the share of copies of their
+source. RUN.yaml has two stages.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from cbmi.yaml_text import dump_yaml
 
 Pair = tuple[str, str]
 LEAST = 4  # words on both sides of a pair that is spoilt
+RATIOS, MAX_RATIO = (1.5, 1.75, 2.0, 3.0), 1.75  # of `cbmi filter --drop-copies --max-ratio`
 
 
 def pieces(text: str) -> tuple[list[str], str]:
@@ -100,15 +102,36 @@ def model_scores(run_folder: Path, files: Sequence[str], folder: Path) -> dict[s
 
 
 def signals(pairs: Sequence[Pair], scored: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """By name, a number for every pair: the higher, the better the pair."""
-    lengths = np.array([[max(1, len(side)) for side in pair] for pair in pairs], float)
-    ratio = np.log(lengths[:, 1] / lengths[:, 0])
+    """By name, a number for every pair: the higher, the better the pair; with rules, the lowest where one applies."""
+    far = unusual_lengths(pairs)
+    ruled_out = np.array([is_copy(pair) for pair in pairs]) | (far > np.log(MAX_RATIO))
     return {
         "CBMI": scored["cbmi"],
-        "NMT likelihood": scored["likelihood"],
-        "length ratio": -np.abs(ratio - np.median(ratio)),
+        "likelihood": scored["likelihood"],
+        "CBMI and rules": np.where(ruled_out, -np.inf, scored["cbmi"]),
+        "likelihood and rules": np.where(ruled_out, -np.inf, scored["likelihood"]),
+        "length ratio": -far,
         "random": np.random.default_rng(seed).random(len(pairs)),
     }
+
+
+def unusual_lengths(pairs: Sequence[Pair]) -> np.ndarray:
+    """(pairs,) how far the ratio of the sides' lengths is from the usual one, as a logarithm."""
+    lengths = np.log([[max(1, len(side.strip())) for side in pair] for pair in pairs])
+    ratio = lengths[:, 1] - lengths[:, 0]
+    return np.abs(ratio - np.median(ratio))
+
+
+def rules_table(pairs: Sequence[Pair], truth: Sequence[str]) -> str:
+    """What the rules that need no model drop, by kind."""
+    kinds, far, copies = np.array(truth), unusual_lengths(pairs), np.array([is_copy(pair) for pair in pairs])
+    names = ["", *KINDS]
+    lines = ["| dropped by | good pairs | " + " | ".join(KINDS) + " |", "|---|" + "--:|" * len(names)]
+    for ratio in RATIOS:
+        out = copies | (far > np.log(ratio))
+        cells = [f"{out[kinds == name].mean():.1%}" if (kinds == name).any() else "–" for name in names]
+        lines.append(f"| `--drop-copies --max-ratio {ratio:g}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def keep_best(values: np.ndarray, count: int) -> np.ndarray:
@@ -209,7 +232,7 @@ def main() -> None:
     parser.add_argument("--devices", default="auto")
     parser.add_argument(
         "--train-on",
-        default="good,CBMI,NMT likelihood,length ratio,random",
+        default="good,CBMI,likelihood,CBMI and rules,likelihood and rules,length ratio,random",
         metavar="NAME,NAME",
         help="of the good pairs and of what the signals keep (%(default)s)",
     )
@@ -218,11 +241,11 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     config = read_run_file(options.run_file, options.settings)
     tests = {**config.data.test, "valid": config.data.valid}
+    pairs, truth = spoil(list(read_pairs(config.data.train, Counter())), options.share, options.seed)
     if options.report:
         found = json.loads((options.out / "filtering.json").read_text()) | {"scores": scores(options.out, tests)}
-        print(table(found))
+        print(table(found) + "\n\n" + rules_table(pairs, truth))
         return
-    pairs, truth = spoil(list(read_pairs(config.data.train, Counter())), options.share, options.seed)
     bad = np.array([bool(kind) for kind in truth])
     say(f"{int(bad.sum()):,} of {len(pairs):,} pairs were spoilt")
     out = options.out
@@ -253,7 +276,7 @@ def main() -> None:
         experiment(out, options.run_file, [*options.settings, *alone], corpora, ce, options.devices)
         found["scores"] = scores(out, tests)
         write_atomically(out / "filtering.json", to_json(found))
-    print(table(found))
+    print(table(found) + "\n\n" + rules_table(pairs, truth))
 
 
 if __name__ == "__main__":

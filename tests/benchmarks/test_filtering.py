@@ -67,6 +67,23 @@ def test_signals_are_judged_by_the_truth(filtering, pairs):
     assert upside_down["all"] == {"auc": 0.0, "recall": 0.0, "precision": 0.0}
 
 
+def test_rules_come_before_scores(filtering):
+    pairs = [
+        ("one two three", "eins zwei drei"),
+        ("one two three", "one  two three"),
+        ("one two three", "eins"),
+        ("a b", "x y"),
+    ]
+    scored = {"cbmi": np.array([2.0, 9.0, 5.0, 1.0]), "likelihood": np.array([-1.0, -0.1, -0.2, -3.0])}
+    found = filtering.signals(pairs, scored, seed=1)
+    assert found["CBMI and rules"].tolist() == [2.0, -np.inf, -np.inf, 1.0]
+    assert filtering.keep_best(found["likelihood and rules"], 2).tolist() == [True, False, False, True]
+    truth = ["", "copied source", "truncated", ""]
+    assert filtering.quality(found["CBMI and rules"], truth)["all"] == {"auc": 1.0, "recall": 1.0, "precision": 1.0}
+    cells = filtering.rules_table(pairs, truth).splitlines()[2].split(" | ")[1:5]
+    assert cells == ["0.0%", "–", "100.0%", "100.0%"]
+
+
 def test_copies_among_the_translations_are_counted(filtering, tmp_path):
     files = [tmp_path / "test.en", tmp_path / "test.de"]
     files[0].write_text("one two\nthree\nfour\nfive\n")
