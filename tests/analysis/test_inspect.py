@@ -69,7 +69,9 @@ def test_bad_input_is_refused(small_run, tmp_path):
     page = tmp_path / "page.html"
     either = "either --source FILE --target FILE or --sentence SOURCE TARGET"
     assert either in refused("inspect", small_run / "run", "-o", page)
-    assert either in refused("inspect", small_run / "run", "-o", page, "--source", small_run / "valid.src")
+    assert either in refused("inspect", small_run / "run", "-o", page, "--target", small_run / "valid.tgt")
+    alone = refused("inspect", small_run / "run", "-o", page, "--source", small_run / "valid.src")
+    assert "name the translations of" in alone
     both = ("--source", small_run / "valid.src", "--target", small_run / "valid.tgt")
     assert either in refused("inspect", small_run / "run", "-o", page, *both, "--sentence", "a", "b")
     assert "this is a folder" in refused("inspect", small_run / "run", "-o", tmp_path, *both)
