@@ -19,7 +19,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tasks import ROOT, cbmi, environment, refused, run_values, write_task
+from tasks import ROOT, cbmi, environment, read_log, refused, run_values, write_task
 
 from cbmi.config import read_run_file
 from cbmi.data.demo import write as write_demo
@@ -205,6 +205,24 @@ def test_another_system_goes_on_from_the_same_start(whole, task, tmp_path):
     assert (tmp_path / "experiment" / "report" / "sweep.svg").exists()
     outputs = [whole / "jobs" / f"demo-1-{name}" / "run" / "test" / "test.txt" for name in ("cbmi", "scale=0.2")]
     assert outputs[0].read_text() == outputs[1].read_text()
+
+
+def test_a_system_may_have_a_last_stage_of_its_own(whole, task, tmp_path):
+    systems = {
+        "ce": SYSTEMS["ce"],
+        "on": SYSTEMS["ce"] | {"restart_optimizer": False},  # as the run file has it
+        "anew": SYSTEMS["ce"] | {"restart_optimizer": True},
+        "long": SYSTEMS["ce"] | {"steps": 14},
+    }
+    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(whole / "jobs"), analyses=[])
+    plan = Plan(read_experiment(path, []))
+    assert [(job.id, job.steps) for job in plan.wanted()] == [("demo-1-anew", 10), ("demo-1-long", 14)]
+    assert plan.of_system["demo", 1, "on"] == "demo-1-ce"
+    assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
+    logs = {name: read_log(whole / "jobs" / f"demo-1-{name}" / "run") for name in ("ce", "anew", "long")}
+    rates = {name: [record["lr"] for record in log if "lr" in record][-1] for name, log in logs.items()}
+    assert rates["anew"] > rates["ce"] > rates["long"] > 0  # the schedule begins again, or goes on
+    assert {name: log[-1]["step"] for name, log in logs.items()} == {"ce": 40, "anew": 40, "long": 44}
 
 
 def test_a_job_that_fails_does_not_stop_the_others(task, tmp_path):

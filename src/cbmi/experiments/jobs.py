@@ -161,7 +161,9 @@ class Plan:
         objective = {"preset": task.preset} | system.objective if task.preset else system.objective
         needs = build(objective, f"{where}.objective").needs
         part = system.language_model or ("frozen" if "lm" in needs else "off")
-        values["stages"][-1] = values["stages"][-1] | {"objective": objective, "language_model": part}
+        own = {"steps": system.steps, "restart_optimizer": system.restart_optimizer}
+        own = {key: value for key, value in own.items() if value is not None}
+        values["stages"][-1] |= {"objective": objective, "language_model": part, **own}
         config = with_vocabulary(check(RunConfig, values, f"{where} with {task.run}"))
         try:
             check_stages(config)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from cbmi.config import Count, Flag, Name, Settings, check, nearest, read_mapping, with_overrides
+from cbmi.config import Count, Flag, Name, Positive, Settings, check, nearest, read_mapping, with_overrides
 from cbmi.errors import UserError
 
 Metric = Literal["bleu", "chrf", "ter", "multi-bleu"]
@@ -39,6 +39,8 @@ class System(Settings):
     objective: dict[str, Any]
     label: str | None = None
     language_model: Literal["joint", "frozen", "cached", "off"] | None = None  # None: frozen where it is needed
+    steps: Positive | None = None  # of the last stage; None: the run file's
+    restart_optimizer: Flag | None = None  # likewise
     # One setting of the objective and its values: a system each.
     vary: dict[str, Annotated[tuple[int | float, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
