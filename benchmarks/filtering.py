@@ -27,7 +27,7 @@ from cbmi.analysis.filter import Scores
 from cbmi.analysis.filter_page import SIGNALS
 from cbmi.analysis.ranking import roc_auc
 from cbmi.config import read_run_file
-from cbmi.data.text import is_copy, read_pairs
+from cbmi.data.text import is_copy, read_lines, read_pairs
 from cbmi.files import to_json, write_atomically
 from cbmi.progress import say
 from cbmi.training.trained import Trained
@@ -35,6 +35,7 @@ from cbmi.training.world import join_world
 from cbmi.yaml_text import dump_yaml
 
 Pair = tuple[str, str]
+TRAINED_ON = ("good", "CBMI", "likelihood", "CBMI and rules", "likelihood and rules", "length ratio", "random")
 LEAST = 4  # words on both sides of a pair that is spoilt
 RATIOS, MAX_RATIO = (1.5, 1.75, 2.0, 3.0), 1.75  # of `cbmi filter --drop-copies --max-ratio`
 
@@ -91,9 +92,9 @@ def spoil(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], l
     return result, truth
 
 
-def model_scores(run_folder: Path, files: Sequence[str], folder: Path) -> dict[str, np.ndarray]:
+def model_scores(run_folder: Path, files: Sequence[str], folder: Path, device: str) -> dict[str, np.ndarray]:
     """The scores that `cbmi filter` goes by, by name."""
-    with join_world("auto") as world:
+    with join_world(device) as world:
         found = Scores(folder, Trained(run_folder, None, str(world.device), precision="fp32"), files)
         found.check()
         found.claim()
@@ -196,7 +197,7 @@ def scores(out: Path, tests: dict[str, tuple[str, ...]]) -> dict[str, dict[str, 
             continue
         own = found[f"{result['task']}, {result['system']}"] = {}
         for name, source in sources.items():
-            output = (path.parent / "run" / "test" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+            output = list(read_lines(str(path.parent / "run" / "test" / f"{name}.txt"), Counter()))
             copies = np.mean([is_copy(pair) for pair in zip(source, output, strict=True)])
             own[name] = {key: result["scores"][name][key] for key in ("bleu", "chrf")} | {"copies": float(copies)}
     return found
@@ -232,7 +233,7 @@ def main() -> None:
     parser.add_argument("--devices", default="auto")
     parser.add_argument(
         "--train-on",
-        default="good,CBMI,likelihood,CBMI and rules,likelihood and rules,length ratio,random",
+        default=",".join(TRAINED_ON),
         metavar="NAME,NAME",
         help="of the good pairs and of what the signals keep (%(default)s)",
     )
@@ -240,7 +241,10 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only print what OUT holds")
     options = parser.parse_intermixed_args()
     config = read_run_file(options.run_file, options.settings)
-    tests = {**config.data.test, "valid": config.data.valid}
+    tests = config.data.test | ({"valid": config.data.valid} if config.data.valid else {})
+    wanted = options.train_on.split(",")
+    if unknown := set(wanted) - set(TRAINED_ON):
+        parser.error(f"--train-on: {', '.join(sorted(unknown))} should be of {', '.join(TRAINED_ON)}")
     pairs, truth = spoil(list(read_pairs(config.data.train, Counter())), options.share, options.seed)
     if options.report:
         found = json.loads((options.out / "filtering.json").read_text()) | {"scores": scores(options.out, tests)}
@@ -253,9 +257,11 @@ def main() -> None:
     write_atomically(out / "truth.txt", "".join(kind + "\n" for kind in truth))
     ce, both = {"ce": {"objective": "ce"}}, {"ce": {"objective": "ce"}, "cbmi": {"objective": "cbmi"}}
     experiment(out, options.run_file, options.settings, corpora, both, options.devices)
-    scored = model_scores(out / "jobs" / "dirty-1-start" / "run", corpora["dirty"], out / "scores")
+    scored = model_scores(
+        out / "jobs" / "dirty-1-start" / "run", corpora["dirty"], out / "scores", options.devices.split(",")[0]
+    )
     values = signals(pairs, scored, options.seed)
-    np.savez_compressed(out / "signals.npz", **values)
+    np.savez_compressed(out / "signals.npz", **values)  # for looking at other ways to combine them
     counts = {name: truth.count(name) for name in KINDS} | {"all": int(bad.sum())}
     found = {
         "pairs": counts,
@@ -270,7 +276,7 @@ def main() -> None:
                 out, name.replace(" ", "-"), [p for p, keep in zip(pairs, own, strict=True) if keep]
             )
             for name, own in kept.items()
-            if name in options.train_on.split(",")
+            if name in wanted
         }
         alone = ["stages.0.language_model=off", "stages.1.objective=ce", "stages.1.language_model=off"]
         experiment(out, options.run_file, [*options.settings, *alone], corpora, ce, options.devices)

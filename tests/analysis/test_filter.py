@@ -17,7 +17,8 @@ from tasks import WORDS, cbmi, environment, refused
 
 from cbmi.analysis import filter as filtering
 from cbmi.analysis import score as scoring
-from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table
+from cbmi.analysis.filter_page import score_text
+from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table, outcome
 from cbmi.errors import UserError
 from cbmi.training.trained import Trained
 
@@ -164,12 +165,14 @@ def test_rules_come_before_the_score():
     """Lengths are judged by the usual ratio, which need not be 1; the share is of what the rules leave."""
     usual = np.log(1.5)
     lengths = usual + np.log([1.0, 1.9, 2.1, 1 / 1.9, 1 / 2.1, 1.0, 1.0, 1.0, 1.0])
-    rows = table([5, 4, 9, 3, 9, 9, 2, 1, 9], copies=[0, 0, 0, 0, 0, 1, 0, 0, 0], lengths=lengths)
-    rows.empty[8] = True
+    extreme = np.array([9.0] * 20)  # sides that are empty do not decide what is usual
+    lengths = np.concatenate([lengths[:8], extreme])
+    scores, copies = [5, 4, 9, 3, 9, 9, 2, 1, *extreme], [0, 0, 0, 0, 0, 1, 0, 0, *[0] * 20]
+    rows = table(scores, np.arange(28) >= 8, copies, lengths)
     choice = Choice(keep=0.8, drop_copies=True, max_ratio=2.0)
-    names = [FATES[fate] for fate in choice.fates(rows)]
+    names = [FATES[fate] for fate in choice.fates(rows)][:9]
     assert names == ["kept", "kept", "lengths", "kept", "lengths", "copy", "kept", "score", "empty"]
-    only_rules = [FATES[fate] for fate in Choice(max_ratio=2.0).fates(rows)]
+    only_rules = [FATES[fate] for fate in Choice(max_ratio=2.0).fates(rows)][:9]
     assert only_rules == ["kept", "kept", "lengths", "kept", "lengths", "kept", "kept", "kept", "empty"]
 
 
@@ -183,15 +186,13 @@ def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     assert "Dropped 21: 19 for their score, 2 with an empty side." in told
     page = (tmp_path / "x.html").read_text()
     assert "Dropped 21: 19 for their score, 2 with an empty side." in page
-    assert "All below is of the 38 pairs" in page
+    assert "All below is of the 38 pairs that no rule drops" in page
     result = cbmi(*arguments(small_run, files, prefix), "--drop-copies")
     assert result.returncode == 0, result.stderr.decode()
     read = parts(prefix)
     kept = [pair for pair in pairs if pair not in copies and pair[0].strip() and pair[1]]
     assert [row[:2] for row in read["kept"]] == kept
-    said = (
-        f"Kept {len(kept)} of 40 pairs. Dropped {40 - len(kept)}: {len(copies)} copies of the source, 2 with an empty"
-    )
+    said = f"Kept {len(kept)} of 40 pairs. Dropped {40 - len(kept)}: {len(copies)} as copies of the source, 2 with"
     assert said in result.stderr.decode()  # no score decided, so none is named
     reasons = (tmp_path / "x.dropped.reasons").read_text().split()
     dropped = [pair for pair in pairs if pair not in kept]
@@ -203,7 +204,7 @@ def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     for path in alike:
         path.write_text("abc\n")
     message = refused(*arguments(small_run, alike, tmp_path / "y"), "--drop-copies")
-    assert "nothing would be left. Kept 0 of 1 pair. Dropped 1: 1 copies of the source." in message
+    assert "nothing would be left. Kept 0 of 1 pair. Dropped 1: 1 as copies of the source." in message
 
 
 def test_a_long_line_does_not_fill_the_page(small_run, tmp_path):
@@ -239,6 +240,10 @@ def large(small_run, tmp_path_factory):
     """A corpus of three chunks, and what an undisturbed process makes of it."""
     folder = tmp_path_factory.mktemp("large")
     _, files = write_pairs(folder, 25_000)
+    lines = files[0].read_text().splitlines()
+    for place in (100, 12_000, 24_000):  # one in each chunk
+        lines[place] = "ba " * 1500
+    files[0].write_text("".join(line + "\n" for line in lines))
     result = cbmi(*arguments(small_run, files, folder / "whole"), "--keep", "0.9")
     assert result.returncode == 0, result.stderr.decode()
     return files, {path.name.removeprefix("whole."): path.read_bytes() for path in folder.glob("whole.*.*")}
@@ -267,7 +272,39 @@ def test_killed_and_gone_on_is_undisturbed(small_run, large, tmp_path):
     assert made(tmp_path, "cut") == whole
 
 
-@pytest.mark.timeout(240)
+def test_numbers_as_they_were_given():
+    assert score_text(-4.094) == "-4.094"
+    assert score_text(1.2345678) == "1.234"
+    assert score_text(-1.2345678) == "-1.235"  # as --min, it keeps no less
+    rows = table([1.0, 0.0004])
+    choice = Choice(minimum=0.0005)
+    fates = choice.fates(rows)
+    assert "with a CBMI of at least 0.0005" in outcome(choice, fates, choice.threshold(rows.scores, fates))
+
+
+def test_a_model_that_gives_no_numbers_is_refused(small_run, tmp_path, monkeypatch):
+    _, files = write_pairs(tmp_path, 20)
+
+    def broken(self, pairs, advance):
+        return np.where(np.arange(len(pairs)) == 7, np.nan, 1.0)[:, None].repeat(2, axis=1)
+
+    monkeypatch.setattr(scoring.Scorer, "sentence_scores", broken)
+    message = refused(*arguments(small_run, files, tmp_path / "x"), "--keep", "0.5")
+    assert "gives no number for line 8 of" in message
+    assert not list(tmp_path.glob("x.kept*"))
+
+
+def test_scores_of_an_older_version(small_run, tmp_path):
+    _, files = write_pairs(tmp_path, 20)
+    assert cbmi(*arguments(small_run, files, tmp_path / "x")).returncode == 0
+    plan = tmp_path / "x.scores" / "plan.json"
+    known = json.loads(plan.read_text())
+    del known["columns"]
+    plan.write_text(json.dumps(known))
+    message = refused(*arguments(small_run, files, tmp_path / "x"))
+    assert "holds the scores of an older version of cbmi" in message
+
+
 def test_one_who_interrupts_is_told_that_nothing_is_lost(small_run, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -279,6 +316,7 @@ def test_one_who_interrupts_is_told_that_nothing_is_lost(small_run, tmp_path, mo
     assert "Stopped. The same command goes on" in result.stderr.decode()
 
 
+@pytest.mark.timeout(240)
 def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
     files, whole = large
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cbmi"]
@@ -286,6 +324,8 @@ def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
     result = subprocess.run(command, capture_output=True, env=environment(), timeout=200)
     assert result.returncode == 0, result.stderr.decode()
     assert made(tmp_path, "two") == whole
+    assert result.stderr.decode().count("lines were over") == 1
+    assert "3 lines were over 1024 pieces long" in result.stderr.decode()
 
 
 @pytest.mark.timeout(240)

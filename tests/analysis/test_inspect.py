@@ -67,7 +67,7 @@ def test_long_lines_without_spaces_are_drawn_within_the_page(small_run, tmp_path
 
 def test_bad_input_is_refused(small_run, tmp_path):
     page = tmp_path / "page.html"
-    either = "either --source FILE --target FILE or --sentence SOURCE TARGET"
+    either = "either --source FILE --target FILE (or --source FILE.tsv) or --sentence SOURCE TARGET"
     assert either in refused("inspect", small_run / "run", "-o", page)
     assert either in refused("inspect", small_run / "run", "-o", page, "--target", small_run / "valid.tgt")
     alone = refused("inspect", small_run / "run", "-o", page, "--source", small_run / "valid.src")

@@ -115,9 +115,13 @@ def test_many_copies_are_worth_a_word(tmp_path, capsys):
         target = [f" {line}  " if i < copies else f"{line} x" for i, line in enumerate(source)]
         (tmp_path / "train.tgt").write_text("".join(line + "\n" for line in target))
         prepare(data(tmp_path), tmp_path / f"run{copies}")
-        assert ("Encoding train: 3 of the pairs (1.5%) are copies" in capsys.readouterr().err) == warned
-    prepare(data(tmp_path, drop_copies=True), tmp_path / "without")
-    assert "3 copies\n" in capsys.readouterr().err
+        assert ("3 of the training pairs (1.5%) are copies" in capsys.readouterr().err) == warned
+    valid = [str(tmp_path / "train.src")] * 2  # what is validated on teaches nothing, and stays as it is
+    prepare(data(tmp_path, drop_copies=True, valid=valid), tmp_path / "without")
+    said = capsys.readouterr().err
+    assert "3 copies\n" in said
+    assert "teach a model" not in said
+    assert len(open_corpus(tmp_path / "without", "valid")) == 200
     corpus = open_corpus(tmp_path / "without", "train")
     assert corpus.meta["left_out"] == {"empty": 0, "too_long": 0, "copies": 3}
     assert corpus.lines.tolist() == list(range(3, 200))

@@ -207,6 +207,19 @@ def test_another_system_goes_on_from_the_same_start(whole, task, tmp_path):
     assert outputs[0].read_text() == outputs[1].read_text()
 
 
+def test_results_outlive_new_settings(whole, task, tmp_path):
+    """A setting that did not exist when a job was done has its default there."""
+    shutil.copytree(whole, tmp_path / "experiment", symlinks=True)
+    for file in (tmp_path / "experiment" / "jobs").glob("*/result.json"):
+        result = json.loads(file.read_text())
+        del result["settings"]["data"]["drop_copies"], result["settings"]["memory"]
+        file.write_text(json.dumps(result))
+    path = write_experiment(tmp_path, task)
+    assert "0 of 11 jobs to do" in cbmi("experiment", path, "--dry-run").stdout.decode()
+    changed = refused("experiment", path, "tasks.demo.settings=[data.drop_copies=true]")
+    assert "data.drop_copies: false, now true" in changed
+
+
 def test_a_system_may_have_a_last_stage_of_its_own(whole, task, tmp_path):
     systems = {
         "ce": SYSTEMS["ce"],

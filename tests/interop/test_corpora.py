@@ -35,7 +35,7 @@ def server(tmp_path, monkeypatch):
         for side in ("en", "de"):
             (folder / f"{theirs}.{side}.gz").write_bytes(gzip.compress(b"a\nb\nc\n"))
     monkeypatch.setattr(corpora, "MULTI30K", address)
-    tiny = corpora.PublicCorpus("tiny", tuple(corpora._multi30k(own, theirs, 3) for own, theirs in parts))
+    tiny = corpora.NamedCorpus("tiny", tuple(corpora._multi30k(own, theirs, 3) for own, theirs in parts))
     monkeypatch.setitem(corpora.CORPORA, "multi30k", tiny)
     yield folder
     service.shutdown()
@@ -65,7 +65,7 @@ def test_what_is_not_right_is_not_kept(server, tmp_path):
 
 
 def test_without_a_network_it_says_so(tmp_path, monkeypatch):
-    corpus = corpora.PublicCorpus(
+    corpus = corpora.NamedCorpus(
         "", (corpora.Part(("a.x", "a.y"), corpora._from_url("http://127.0.0.1:9/{side}"), 1),)
     )
     monkeypatch.setitem(corpora.CORPORA, "multi30k", corpus)
@@ -108,7 +108,7 @@ def test_training_sets_come_through_mtdata(tmp_path, monkeypatch):
         "    gzip.open(f'{folder}/train.{side}.gz', 'wt').write(f'{side}\\n' * 4)\n"
     )
     train = corpora.CORPORA["wmt19-zh-en"].parts[0]
-    small = corpora.PublicCorpus("", (corpora.Part(train.files, train.fetch, 3, exact=False),))
+    small = corpora.NamedCorpus("", (corpora.Part(train.files, train.fetch, 3, exact=False),))
     monkeypatch.setitem(corpora.CORPORA, "wmt19-zh-en", small)
     if "mtdata" not in sys.modules:
         assert "need the extra 'corpora'" in refused("corpus", "get", "wmt19-zh-en", "-o", tmp_path / "data")

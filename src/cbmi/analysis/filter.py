@@ -97,10 +97,10 @@ class Scores:
         }
         if not self.plan_file.exists():
             write_atomically(self.plan_file, to_json(plan))
-        elif read_json(self.plan_file) != plan:
-            raise UserError(
-                f"{self.folder} holds the scores of another corpus or another model: choose another -o, or delete it."
-            )
+        elif (known := read_json(self.plan_file)) != plan:
+            same = all(known.get(key) == plan[key] for key in ("corpus", "weights"))
+            of = "an older version of cbmi" if same else "another corpus or another model"
+            raise UserError(f"{self.folder} holds the scores of {of}: choose another -o, or delete it.")
 
     def chunk(self, number: int) -> Path:
         return self.folder / f"{number:07}.npy"
@@ -142,6 +142,9 @@ class Scores:
             place = slice(start, start + WINDOW)
             scores[place] = dict(zip(SIGNALS, both, strict=True))[by]
             empty[place], copies[place], ratios[place] = chunk_empty, chunk_copies, chunk_ratios
+        if not np.isfinite(scores).all():
+            line = int(np.flatnonzero(~np.isfinite(scores))[0]) + 1
+            raise UserError(f"{self.model.folder} gives no number for line {line} of {self.files[0]}: it is damaged.")
         return Table(scores, empty, copies, ratios)
 
 
@@ -216,7 +219,7 @@ def _write_page(
         for quantile, group in wanted.items()
     }
     threshold = choice.threshold(scores, fates)
-    notes = [f"{count_text(len(fates))} of {' and '.join(files)}.", *_notes(choice, table, fates)]
+    notes = [f"{count_text(len(fates))} of {' and '.join(files)}.", *_notes(choice, table)]
     if choice.made:
         notes.append(outcome(choice, fates, threshold))
     view = View(SIGNALS[choice.by], notes, scores[shown], len(fates) - len(shown), threshold, samples)
@@ -230,7 +233,7 @@ def _around(order: np.ndarray, quantile: float) -> np.ndarray:
     return order[first : first + SAMPLES]
 
 
-def _notes(choice: Choice, table: Table, fates: np.ndarray) -> list[str]:
+def _notes(choice: Choice, table: Table) -> list[str]:
     """What else is to be known of the corpus."""
     notes = []
     if table.empty.any() and not choice.made:
@@ -245,7 +248,7 @@ def _notes(choice: Choice, table: Table, fates: np.ndarray) -> list[str]:
 def _say(
     choice: Choice, table: Table, fates: np.ndarray, prefix: Path, sides: tuple[str, str]
 ) -> dict[str, int] | None:
-    for note in _notes(choice, table, fates):
+    for note in _notes(choice, table):
         say(note)
     if not choice.made:
         say(f"{count_text(len(fates))} scored. Look at {prefix}.html, then say --keep SHARE or --min SCORE.")

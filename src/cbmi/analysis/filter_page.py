@@ -100,7 +100,7 @@ def write_filter_page(path: Path, view: View) -> None:
 
 def score_text(score: float) -> str:
     """Three digits, rounded down: as --min, it keeps no less."""
-    return f"{math.floor(1000 * score) / 1000:.3f}"
+    return f"{math.floor(round(1000 * score, 3)) / 1000:.3f}"  # scores have six digits
 
 
 def histogram(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ FATES = ("kept", "score", "copy", "lengths", "empty")  # what becomes of a pair;
 KEPT, SCORE, COPY, LENGTHS, EMPTY = range(len(FATES))
 IN_WORDS = {
     "score": "for their score",
-    "copy": "copies of the source",
+    "copy": "as copies of the source",
     "lengths": "for their lengths",
     "empty": "with an empty side",
 }
@@ -105,7 +105,8 @@ def outcome(choice: Choice, fates: np.ndarray, threshold: float | None) -> str:
     kept = counts.pop("kept")
     text = f"Kept {kept:,} of {count_text(len(fates))}"
     if threshold is not None:
-        text += f", with a {SIGNALS[choice.by].name} of at least {score_text(threshold)}"
+        number = score_text(threshold) if choice.minimum is None else f"{threshold:g}"
+        text += f", with a {SIGNALS[choice.by].name} of at least {number}"
     reasons = [f"{count:,} {IN_WORDS[name]}" for name, count in counts.items() if count]
     return f"{text}. Dropped {len(fates) - kept:,}{': ' + ', '.join(reasons) if reasons else ''}."
 

@@ -116,7 +116,9 @@ def inspect(
     from cbmi.analysis.inspect import inspect_pairs, read_some
 
     if bool(sentence) == bool(source) or (target and not source):
-        raise UserError("inspect: say either --source FILE --target FILE or --sentence SOURCE TARGET.")
+        raise UserError(
+            "inspect: say either --source FILE --target FILE (or --source FILE.tsv) or --sentence SOURCE TARGET."
+        )
     files = pair_files(source, target) if source else ()
     check_output(output, *files)
     if figures and figures.exists() and not figures.is_dir():
@@ -155,7 +157,7 @@ def filter_(
     ] = False,
     max_ratio: Annotated[
         float | None,
-        typer.Option(metavar="R", help="Drop pairs with a side R times longer than usual beside the other, e.g. 2."),
+        typer.Option(metavar="R", help="Drop pairs with a side over R times as long as usual beside the other."),
     ] = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",

@@ -1,4 +1,4 @@
-"""Which pairs per step trains on: a pure function of (seed, epoch, step).
+"""Which pairs a step trains on: a pure function of (seed, epoch, step).
 
 An epoch's pairs are shuffled and cut into batches. Every pair is used once. Batches are laid end to end without
 padding, so sentences of all lengths stand together in them, as chance has it. A step's batch is the same however

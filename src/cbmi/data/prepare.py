@@ -47,6 +47,7 @@ def prepare(data: Data, folder: Path) -> None:
     source, target = load_vocabularies(folder / "vocab", data.vocabulary.shared)
     if not (folder / "data" / "train").exists():
         encode(data.train, source, target, folder / "data" / "train", data.max_length, data.drop_copies)
+        _report_copies(folder / "data" / "train")
     if data.valid and not (folder / "data" / "valid").exists():
         encode(data.valid, source, target, folder / "data" / "valid", LONGEST_VALIDATION)
     for part, files in (("train", data.train), ("valid", data.valid)):
@@ -116,14 +117,19 @@ def encode(
         tokens = {side.name: side.close() for side in sides}
         meta = {"pairs": counts["pairs"], "dtype": dtype.name, "tokens": tokens, "files": list(files)}
         meta["left_out"] = {name: counts[name] for name in ("empty", "too_long", "copies")}
+        meta["copies"] = counts["copies kept"]
         meta["repaired_lines"] = counts["repaired"]
         meta["sha256"] = [digest(path) for path in files]
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
     say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
-    if (share := counts["copies kept"] / counts["pairs"]) > MANY_COPIES:
+
+
+def _report_copies(folder: Path) -> None:
+    meta = read_json(folder / "meta.json")
+    if (share := meta["copies"] / meta["pairs"]) > MANY_COPIES:
         say(
-            f"{title}: {counts['copies kept']:,} of the pairs ({share:.1%}) are copies, target the same as source; "
-            "such pairs teach a model to copy (data.drop_copies=true leaves them out)."
+            f"{meta['copies']:,} of the training pairs ({share:.1%}) are copies, target the same as source; such "
+            "pairs teach a model to copy (data.drop_copies=true leaves them out)."
         )
 
 

@@ -158,8 +158,8 @@ def _read_columns(path: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number}: {len(columns)} tab-separated columns where there should be two, "
-                "source and target (two files are given as [source, target])."
+                f"{path}, line {number}: {len(columns) - 1} tabs where there should be one, between source and "
+                "target (or name two files, one of each)."
             )
         yield columns[0], columns[1]
 

@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class PublicCorpus:
+class NamedCorpus:
     about: str
     parts: tuple[Part, ...]
 
@@ -110,14 +110,14 @@ def _test_set(own: str, theirs: str, pair: str, pairs: int) -> Part:
 
 
 CORPORA = {
-    "demo": PublicCorpus(
+    "demo": NamedCorpus(
         "the built-in corpus: made-up English and German, 12,000 pairs, one in twenty mismatched; needs no network",
         tuple(
             Part((f"{name}.en", f"{name}.de"), _built_in, pairs)
             for name, pairs in (("train", 12_000), ("valid", 300), ("test", 500))
         ),
     ),
-    "multi30k": PublicCorpus(
+    "multi30k": NamedCorpus(
         "English-German image captions, 29,000 pairs",
         (
             _multi30k("train", "train", 29_000),
@@ -126,7 +126,7 @@ CORPORA = {
             _multi30k("test2017", "test_2017_flickr", 1_000),
         ),
     ),
-    "wmt14-en-de": PublicCorpus(
+    "wmt14-en-de": NamedCorpus(
         "Europarl v7, Common Crawl, News Commentary v13 (WMT14 itself had v9): some 4.6 million pairs; newstest2013 "
         "and newstest2014",
         (
@@ -145,7 +145,7 @@ CORPORA = {
             _test_set("newstest2014", "wmt14/full", "en-de", 3_003),
         ),
     ),
-    "wmt19-zh-en": PublicCorpus(
+    "wmt19-zh-en": NamedCorpus(
         "UN Parallel Corpus, News Commentary v14: some 17 million pairs (without CWMT, which its owners hand out "
         "themselves); newstest2018 and newstest2019",
         (
