@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.analysis.filter import Scores
-from cbmi.analysis.filter_page import SIGNALS
+from cbmi.analysis.filter_rules import SIGNALS
 from cbmi.analysis.ranking import roc_auc
 from cbmi.config import read_run_file
 from cbmi.data.text import is_copy, read_lines, read_pairs

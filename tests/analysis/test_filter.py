@@ -17,8 +17,7 @@ from tasks import WORDS, cbmi, environment, refused
 
 from cbmi.analysis import filter as filtering
 from cbmi.analysis import score as scoring
-from cbmi.analysis.filter_page import score_text
-from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table, outcome
+from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table, outcome, score_text
 from cbmi.errors import UserError
 from cbmi.training.trained import Trained
 
@@ -181,7 +180,7 @@ def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     copies = {pair for pair in pairs if pair[0] == pair[1]}
     prefix = tmp_path / "x"
     told = cbmi(*arguments(small_run, files, prefix), "--keep", "0.5").stderr.decode()
-    assert f"{len(copies)} pairs with a target that only copies the source: --drop-copies." in told
+    assert f"{len(copies)} pairs with a target that only copies the source; --drop-copies drops them." in told
     assert "Kept 19 of 40 pairs, with a CBMI of at least" in told
     assert "Dropped 21: 19 for their score, 2 with an empty side." in told
     page = (tmp_path / "x.html").read_text()

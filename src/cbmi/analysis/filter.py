@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.analysis.drawing import check_plotting
-from cbmi.analysis.filter_page import QUANTILES, SIGNALS, Sample, View, write_filter_page
-from cbmi.analysis.filter_rules import FATES, KEPT, SCORE, Choice, Table, count_text, outcome
+from cbmi.analysis.filter_page import QUANTILES, Sample, View, write_filter_page
+from cbmi.analysis.filter_rules import FATES, KEPT, SCORE, SIGNALS, Choice, Table, count_text, outcome
 from cbmi.analysis.score import WINDOW, Scorer
 from cbmi.data.text import check_pairs, is_copy, read_pairs, report_repaired
 from cbmi.errors import UserError
@@ -239,9 +239,8 @@ def _notes(choice: Choice, table: Table) -> list[str]:
     if table.empty.any() and not choice.made:
         notes.append(f"{count_text(int(table.empty.sum()))} with an empty side: never kept.")
     if table.copies.any() and not choice.drop_copies:
-        notes.append(
-            f"{count_text(int(table.copies.sum()))} with a target that only copies the source: --drop-copies."
-        )
+        copies = count_text(int(table.copies.sum()))
+        notes.append(f"{copies} with a target that only copies the source; --drop-copies drops them.")
     return notes
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cbmi.analysis.drawing import BLUE, GREY, ORANGE, data_address, drawn, plotting
+from cbmi.analysis.filter_rules import Signal, score_text
 from cbmi.analysis.heatmap import FACTORS, cells
 from cbmi.analysis.pages import render_page
 from cbmi.files import write_atomically
@@ -19,34 +18,6 @@ QUANTILES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 SHARES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 BINS = 80
 LONGEST_SOURCE, MOST_WORDS = 1000, 200  # of a sample: characters, words
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A number of a pair by which it is kept or dropped, in nats per token: the higher, the better."""
-
-    name: str
-    long_name: str
-    meaning: str
-    of: Callable[[dict[str, Any]], float]  # a pair's record
-
-
-SIGNALS = {  # in the order of the columns of `Scorer.sentence_scores`
-    "cbmi": Signal(
-        "CBMI",
-        "sentence CBMI",
-        "Sentence CBMI says how much more likely the source makes the words of a translation, in nats per token. A "
-        "translation that has nothing to do with its source is near 0 or below.",
-        lambda record: record["sentence_cbmi"],
-    ),
-    "likelihood": Signal(
-        "likelihood",
-        "translation likelihood",
-        "The mean log-probability that the translator gives to the tokens of a translation, in nats. 0 would be "
-        "certainty; what the translator would never say, for lack of sense or of grammar, is far below.",
-        lambda record: float(np.mean(record["nmt"])),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -96,11 +67,6 @@ def write_filter_page(path: Path, view: View) -> None:
     for end, content in zip(("svg", "png"), picture, strict=True):
         write_atomically(Path(f"{stem}.histogram.{end}"), content)
     write_atomically(path, render_page("cbmi.analysis", "filter.html.jinja", shown, number=score_text))
-
-
-def score_text(score: float) -> str:
-    """Three digits, rounded down: as --min, it keeps no less."""
-    return f"{math.floor(round(1000 * score, 3)) / 1000:.3f}"  # scores have six digits
 
 
 def histogram(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from cbmi.analysis.filter_page import SIGNALS, score_text
 from cbmi.errors import UserError
 
 FATES = ("kept", "score", "copy", "lengths", "empty")  # what becomes of a pair; a name's place is its number
@@ -17,6 +18,34 @@ IN_WORDS = {
     "copy": "as copies of the source",
     "lengths": "for their lengths",
     "empty": "with an empty side",
+}
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number of a pair by which it is kept or dropped, in nats per token: the higher, the better."""
+
+    name: str
+    long_name: str
+    meaning: str
+    of: Callable[[dict[str, Any]], float]  # a pair's record
+
+
+SIGNALS = {  # in the order of the columns of `Scorer.sentence_scores`
+    "cbmi": Signal(
+        "CBMI",
+        "sentence CBMI",
+        "Sentence CBMI says how much more likely the source makes the words of a translation, in nats per token. A "
+        "translation that has nothing to do with its source is near 0 or below.",
+        lambda record: record["sentence_cbmi"],
+    ),
+    "likelihood": Signal(
+        "likelihood",
+        "translation likelihood",
+        "The mean log-probability that the translator gives to the tokens of a translation, in nats. 0 would be "
+        "certainty; what the translator would never say, for lack of sense or of grammar, is far below.",
+        lambda record: float(np.mean(record["nmt"])),
+    ),
 }
 
 
@@ -109,6 +138,11 @@ def outcome(choice: Choice, fates: np.ndarray, threshold: float | None) -> str:
         text += f", with a {SIGNALS[choice.by].name} of at least {number}"
     reasons = [f"{count:,} {IN_WORDS[name]}" for name, count in counts.items() if count]
     return f"{text}. Dropped {len(fates) - kept:,}{': ' + ', '.join(reasons) if reasons else ''}."
+
+
+def score_text(score: float) -> str:
+    """Three digits, rounded down: as --min, it keeps no less."""
+    return f"{math.floor(round(1000 * score, 3)) / 1000:.3f}"  # scores have six digits
 
 
 def count_text(count: int) -> str:
