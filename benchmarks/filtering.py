@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.analysis.filter import Scores
-from cbmi.analysis.filter_rules import SIGNALS
+from cbmi.analysis.filter_rules import KEPT, SIGNALS, Choice, Table, facts_of
 from cbmi.analysis.ranking import roc_auc
 from cbmi.config import read_run_file
 from cbmi.data.text import is_copy, read_lines, read_pairs
@@ -104,32 +104,31 @@ def model_scores(run_folder: Path, files: Sequence[str], folder: Path, device: s
 
 def signals(pairs: Sequence[Pair], scored: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """By name, a number for every pair: the higher, the better the pair; with rules, the lowest where one applies."""
-    far = unusual_lengths(pairs)
-    ruled_out = np.array([is_copy(pair) for pair in pairs]) | (far > np.log(MAX_RATIO))
+    facts = facts_of(pairs)
+    ratio, ruled_out = facts[-1], dropped_by_rules(facts, MAX_RATIO)
     return {
         "CBMI": scored["cbmi"],
         "likelihood": scored["likelihood"],
         "CBMI and rules": np.where(ruled_out, -np.inf, scored["cbmi"]),
         "likelihood and rules": np.where(ruled_out, -np.inf, scored["likelihood"]),
-        "length ratio": -far,
+        "length ratio": -np.abs(ratio - np.median(ratio)),
         "random": np.random.default_rng(seed).random(len(pairs)),
     }
 
 
-def unusual_lengths(pairs: Sequence[Pair]) -> np.ndarray:
-    """(pairs,) how far the ratio of the sides' lengths is from the usual one, as a logarithm."""
-    lengths = np.log([[max(1, len(side.strip())) for side in pair] for pair in pairs])
-    ratio = lengths[:, 1] - lengths[:, 0]
-    return np.abs(ratio - np.median(ratio))
+def dropped_by_rules(facts: tuple[np.ndarray, ...], max_ratio: float) -> np.ndarray:
+    """(pairs,) what `cbmi filter --drop-copies --max-ratio` drops."""
+    rules = Choice(drop_copies=True, max_ratio=max_ratio)
+    return rules.fates(Table(np.zeros(len(facts[0])), *facts)) != KEPT
 
 
 def rules_table(pairs: Sequence[Pair], truth: Sequence[str]) -> str:
     """What the rules that need no model drop, by kind."""
-    kinds, far, copies = np.array(truth), unusual_lengths(pairs), np.array([is_copy(pair) for pair in pairs])
+    kinds, facts = np.array(truth), facts_of(pairs)
     names = ["", *KINDS]
     lines = ["| dropped by | good pairs | " + " | ".join(KINDS) + " |", "|---|" + "--:|" * len(names)]
     for ratio in RATIOS:
-        out = copies | (far > np.log(ratio))
+        out = dropped_by_rules(facts, ratio)
         cells = [f"{out[kinds == name].mean():.1%}" if (kinds == name).any() else "–" for name in names]
         lines.append(f"| `--drop-copies --max-ratio {ratio:g}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -18,9 +18,9 @@ import numpy as np
 
 from cbmi.analysis.drawing import check_plotting
 from cbmi.analysis.filter_page import QUANTILES, Sample, View, write_filter_page
-from cbmi.analysis.filter_rules import FATES, KEPT, SCORE, SIGNALS, Choice, Table, count_text, outcome
+from cbmi.analysis.filter_rules import FATES, KEPT, SCORE, SIGNALS, Choice, Table, count_text, facts_of, outcome
 from cbmi.analysis.score import WINDOW, Scorer
-from cbmi.data.text import check_pairs, is_copy, read_pairs, report_repaired
+from cbmi.data.text import check_pairs, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_file, read_json, sha256, to_json, write_atomically
 from cbmi.progress import Bar, bar, say
@@ -127,11 +127,7 @@ class Scores:
             report_repaired(counts)
 
     def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress: Bar) -> None:
-        lengths = np.array([[len(side.strip()) for side in pair] for pair in pairs])
-        empty = (lengths == 0).any(axis=1)
-        copies = np.array([is_copy(pair) for pair in pairs]) & ~empty
-        ratios = np.diff(np.log(np.maximum(lengths, 1)))
-        rows = np.column_stack([scorer.sentence_scores(pairs, progress.advance), empty, copies, ratios])
+        rows = np.column_stack([scorer.sentence_scores(pairs, progress.advance), *facts_of(pairs)])
         with atomic_file(self.chunk(number)) as temporary, open(temporary, "wb") as file:
             np.save(file, rows, allow_pickle=False)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cbmi.data.text import is_copy
 from cbmi.errors import UserError
 
 FATES = ("kept", "score", "copy", "lengths", "empty")  # what becomes of a pair; a name's place is its number
@@ -57,6 +58,14 @@ class Table:
     empty: np.ndarray  # whether a side is
     copies: np.ndarray  # whether the target is the source again
     lengths: np.ndarray  # the logarithm of the target's length over the source's, in characters
+
+
+def facts_of(pairs: Sequence[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What rules go by: `empty`, `copies` and `lengths` of a `Table`."""
+    lengths = np.array([[len(side.strip()) for side in pair] for pair in pairs])
+    empty = (lengths == 0).any(axis=1)
+    copies = np.array([is_copy(pair) for pair in pairs]) & ~empty
+    return empty, copies, np.diff(np.log(np.maximum(lengths, 1)))[:, 0]
 
 
 @dataclass(frozen=True)
