@@ -90,7 +90,8 @@ def without_dropout(**sizes: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    """One thread each; what dies in native code says where it was."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def cbmi(*arguments: str | Path, input: bytes = b"") -> subprocess.CompletedProcess:
@@ -113,6 +114,13 @@ def cbmi(*arguments: str | Path, input: bytes = b"") -> subprocess.CompletedProc
         stream.flush()
     said = [stream.buffer.getvalue() for stream in streams[1:]]
     return subprocess.CompletedProcess(arguments, status, *said)
+
+
+def two_ranks(*arguments: str | Path) -> subprocess.CompletedProcess:
+    """What torchrun gives with these arguments: two processes on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, timeout=300)
 
 
 def refused(*arguments: str | Path, **settings: Any) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tasks import cbmi, environment, every_objective, refused, write_run, write_task
+from tasks import cbmi, environment, every_objective, refused, two_ranks, write_run, write_task
 
 STAGES = [
     {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 14},
@@ -32,8 +32,8 @@ def start(path: Path, **settings) -> subprocess.Popen:
     return subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, **settings)
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    folder = run / "checkpoints" / f"step-{LAST_STEP}"
+def weights(run: Path, step: int = LAST_STEP) -> dict[str, torch.Tensor]:
+    folder = run / "checkpoints" / f"step-{step}"
     names = ("translator", "language_model", "optimizer")
     return {
         f"{name}/{key}": value for name in names for key, value in load_file(folder / f"{name}.safetensors").items()
@@ -154,6 +154,24 @@ def test_killed_in_the_midst_of_every_objective(tmp_path):
     last = max((whole / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-"))).name
     first, second = (load_file(run / "checkpoints" / last / "translator.safetensors") for run in (whole, killed))
     assert same(first, second)
+
+
+def test_ranks_that_die_are_started_again_by_torchrun(tmp_path):
+    """Rank 1 dies in their first life, rank 0 in the second: the third ends as ranks do that never died."""
+    deaths = "(5 if os.environ['RANK'] + os.environ['TORCHELASTIC_RESTART_COUNT'] in ('10', '01') else 0)"
+    for name, call in {"whole": "0", "killed": deaths}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        write_task(folder, train=60, valid=8)
+        path = str(write_run(folder, **SETTINGS | {"stages": STAGES[:1]}))
+        script = PAUSE.format(module="cbmi.training.step", target="module.Stepper.compute", call=call, path=path)
+        (folder / "train.py").write_text(script)
+        result = two_ranks("--max-restarts=2", folder / "train.py")
+        assert result.returncode == 0, result.stderr.decode()
+        assert result.stderr.decode().count("Going on from") == (2 if name == "killed" else 0)
+    whole, killed = tmp_path / "whole" / "run", tmp_path / "killed" / "run"
+    assert same(weights(whole, 14), weights(killed, 14))
+    assert figures(whole) == figures(killed)
 
 
 def test_a_torn_checkpoint_is_passed_over(uninterrupted, tmp_path):

@@ -68,12 +68,22 @@ def join_world(device: str) -> Iterator[World]:
     if size == 1:
         yield World(0, 1, chosen)
         return
-    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=_store(size), rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield World(rank, size, chosen)
     finally:
         gc.collect()  # data-parallel wrappers go before the group that they use
         distributed.destroy_process_group()
+
+
+def _store(size: int) -> distributed.Store:
+    """Where the processes find each other. What those of an earlier life left there would lead to the dead, so on
+    one machine each life has its place; several machines need not agree on which life it is."""
+    store, _, _ = next(distributed.rendezvous("env://", timeout=PATIENCE))
+    if int(os.environ.get("LOCAL_WORLD_SIZE", 0)) != size:
+        return store
+    return distributed.PrefixStore(f"life {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
 def choose_device(setting: str, local_rank: int = 0) -> torch.device:
