@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,6 +13,8 @@ import torch
 from hypothesis import settings
 from tasks import cbmi, write_run, write_task
 
+from cbmi.files import locked
+
 torch.set_num_threads(1)
 settings.register_profile("cbmi", deadline=None, max_examples=60)
 settings.load_profile("cbmi")
@@ -20,6 +23,25 @@ settings.load_profile("cbmi")
 def pytest_collection_modifyitems(items: list) -> None:
     """The demo first: it is by far the longest, and the rest fits beside it."""
     items.sort(key=lambda item: "test_demo.py" not in item.nodeid or "end_to_end" not in item.nodeid)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Gives a folder that the first process to ask for it has filled, and all others find."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def folder_of(name: str, fill: Callable[[Path], None]) -> Path:
+        folder, made = root / name, root / f"{name}.made"
+        with locked(root / f"{name}.lock"):
+            if not made.exists():
+                folder.mkdir(exist_ok=True)
+                fill(folder)
+                made.touch()
+        return folder
+
+    return folder_of
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tasks import WORDS, cbmi, environment, refused
+from tasks import WORDS, cbmi, environment, refused, two_ranks
 
 from cbmi.analysis import filter as filtering
 from cbmi.analysis import score as scoring
@@ -318,9 +318,7 @@ def test_one_who_interrupts_is_told_that_nothing_is_lost(small_run, tmp_path, mo
 @pytest.mark.timeout(240)
 def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
     files, whole = large
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cbmi"]
-    command = [*launcher, *map(str, arguments(small_run, files, tmp_path / "two")), "--keep", "0.9"]
-    result = subprocess.run(command, capture_output=True, env=environment(), timeout=200)
+    result = two_ranks("-m", "cbmi", *arguments(small_run, files, tmp_path / "two"), "--keep", "0.9")
     assert result.returncode == 0, result.stderr.decode()
     assert made(tmp_path, "two") == whole
     assert result.stderr.decode().count("lines were over") == 1
@@ -330,11 +328,9 @@ def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
 @pytest.mark.timeout(240)
 def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, large, tmp_path):
     files, _ = large
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "cbmi"]
     (tmp_path / "two.scores" / ".0000001.npy.partial" / "x").mkdir(parents=True)  # of the second process's chunk
     for share, expected in (("0.9", "0000001.npy: cannot be written"), ("2", "--keep: 2 should be a share")):
-        command = [*launcher, *map(str, arguments(small_run, files, tmp_path / "two")), "--keep", share]
-        result = subprocess.run(command, capture_output=True, env=environment(), timeout=200)
+        result = two_ranks("-m", "cbmi", *arguments(small_run, files, tmp_path / "two"), "--keep", share)
         said = [line for line in result.stderr.decode().splitlines() if line.startswith("cbmi: ")]
         assert len(said) == 1, result.stderr.decode()
         assert expected in said[0]

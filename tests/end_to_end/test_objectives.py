@@ -69,7 +69,7 @@ def test_every_objective_learns_to_copy(started, key, settings):
     if key == "weights-file":
         objective["file"] = str(started / "weights.txt")
     name = "-".join([key, *settings])
-    train(read_run_file(adapt(started, name, objective, 120)))
+    train(read_run_file(adapt(started, name, objective, 80)))
     assert bleu(started / name, started) > 95
     assert read_log(started / name)[-1]["valid_bleu"] > 95
     assert (Trained(started / name).fusion is not None) == key.startswith("fusion")

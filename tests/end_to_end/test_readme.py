@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from tasks import ROOT, cbmi, environment
+from tasks import ROOT, cbmi, two_ranks
 
 from cbmi.config import read_run_file
 from cbmi.data.demo import generate
@@ -47,8 +46,7 @@ def run(command: str) -> subprocess.CompletedProcess | None:
     words += SMALL if "train" in words else []
     if words[0] == "cbmi":
         return cbmi(*words[1:])
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words[3:]]
-    return subprocess.run(words, env=environment(), capture_output=True, timeout=200)
+    return two_ranks(*words[3:])
 
 
 @pytest.mark.timeout(240)

@@ -38,7 +38,7 @@ def copied(tmp_path_factory):
     folder = tmp_path_factory.mktemp("copy")
     write_task(folder, train=3000, valid=60)
     tests = {"test": {"test": [str(folder / "test.src"), str(folder / "test.tgt")]}}
-    path = write_run(folder, **FAST, stages=stages("cbmi", 300, 100))
+    path = write_run(folder, **FAST, stages=stages("cbmi", 200, 100))
     data = json.dumps(tests["test"])
     result = cbmi("train", path, f"data.test={data}")
     assert result.returncode == 0, result.stderr.decode()
@@ -52,7 +52,7 @@ def test_cbmi_learns_to_copy(copied):
 
 def test_cross_entropy_learns_to_reverse(tmp_path):
     write_task(tmp_path, train=3000, valid=60, reverse=True)
-    path = write_run(tmp_path, **FAST, stages=[{"name": "ce", "steps": 700}])
+    path = write_run(tmp_path, **FAST, stages=[{"name": "ce", "steps": 500}])
     data = json.dumps({"test": [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]})
     assert cbmi("train", path, f"data.test={data}").returncode == 0
     assert json.loads((tmp_path / "run" / "test" / "results.json").read_text())["results"]["test"]["bleu"] > 95
@@ -68,7 +68,7 @@ def test_the_log_has_the_figures(copied):
     assert adapting[-1]["cbmi_mean"] > 2  # a copy depends on its source
     assert 0.9 < adapting[-1]["weight_mean"] < 1.1
     validated = [record for record in records if "valid_bleu" in record]
-    assert [record["stage"] for record in validated] == 3 * ["pretrain"] + ["adapt"]
+    assert [record["stage"] for record in validated] == ["pretrain", "pretrain", "adapt"]
     assert validated[-1]["valid_bleu"] > 95
 
 

@@ -37,9 +37,12 @@ SYSTEMS = {
 
 
 @pytest.fixture(scope="session")
-def task(tmp_path_factory) -> Path:
+def task(made_once) -> Path:
+    return made_once("experiment-task", make_task)
+
+
+def make_task(folder: Path) -> None:
     """The beginning of the demo corpus, and a run file of two short stages."""
-    folder = tmp_path_factory.mktemp("task")
     write_demo(folder, 1)
     for part, count in (("train", 300), ("valid", 20), ("test", 40)):
         for side in ("en", "de"):
@@ -53,7 +56,6 @@ def task(tmp_path_factory) -> Path:
     values["stages"][0]["steps"], values["stages"][1]["steps"] = 30, 10
     values["stages"][1]["restart_optimizer"] = False
     (folder / "run.yaml").write_text(yaml.safe_dump(values))
-    return folder
 
 
 def write_experiment(folder: Path, task: Path, **changes) -> Path:
@@ -88,13 +90,21 @@ def result_of(folder: Path) -> tuple[str, str, list[list[str]], list]:
 
 
 @pytest.fixture(scope="session")
-def whole(task, tmp_path_factory) -> Path:
-    """An experiment that nothing has interrupted."""
-    folder = tmp_path_factory.mktemp("whole")
-    process = start(write_experiment(folder, task))
-    said = process.communicate(timeout=600)[0].decode()
-    assert process.returncode == 0, said
-    return folder / "experiment"
+def whole(task, made_once) -> Path:
+    """An experiment that nothing has interrupted, for all to read."""
+
+    def run(folder: Path) -> None:
+        process = start(write_experiment(folder, task))
+        said = process.communicate(timeout=600)[0].decode()
+        assert process.returncode == 0, said
+
+    return made_once("whole-experiment", run) / "experiment"
+
+
+@pytest.fixture
+def own(whole, tmp_path) -> Path:
+    """A copy of it, to write to."""
+    return shutil.copytree(whole, tmp_path / "own", symlinks=True)
 
 
 def test_it_leaves_a_report_and_every_jobs_files(whole):
@@ -179,31 +189,31 @@ def test_means_and_marks_are_numpys_and_sacrebleus(whole, task):
         assert expected in table
 
 
-def test_nothing_is_left_to_do(whole, task, tmp_path):
-    path = write_experiment(tmp_path, task, output=str(whole))
-    before = {file: file.stat().st_mtime_ns for file in (whole / "jobs").rglob("result.json")}
+def test_nothing_is_left_to_do(own, task, tmp_path):
+    path = write_experiment(tmp_path, task, output=str(own))
+    before = {file: file.stat().st_mtime_ns for file in (own / "jobs").rglob("result.json")}
     elsewhere = "tasks.demo.settings=[memory.recompute_layers=true,compile=off,parallel=fsdp]"
     for arguments in ([], [elsewhere]):  # on what machine it is computed makes no difference
         said = cbmi("experiment", path, "--dry-run", *arguments).stdout.decode()
         assert "0 of 11 jobs to do" in said
     assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
-    assert before == {file: file.stat().st_mtime_ns for file in (whole / "jobs").rglob("result.json")}
+    assert before == {file: file.stat().st_mtime_ns for file in (own / "jobs").rglob("result.json")}
 
 
-def test_another_system_goes_on_from_the_same_start(whole, task, tmp_path):
+def test_another_system_goes_on_from_the_same_start(own, task, tmp_path):
     """Experiments may share their jobs; settings that are the same share a job, too."""
     systems = {
         "ce": SYSTEMS["ce"],
         "scale": {"objective": {"name": "cbmi"}, "vary": {"scale_token": [0, 0.2]}},
         "same": {"objective": {"name": "cbmi", "scale_token": 0.2, "scale_sentence": 0.3}},  # the default, spelt out
     }
-    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(whole / "jobs"), analyses=[])
+    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(own / "jobs"), analyses=[])
     plan = Plan(read_experiment(path, []))
     assert [job.id for job in plan.wanted()] == ["demo-1-scale=0", "demo-1-scale=0.2"]
     assert plan.of_system["demo", 1, "same"] == "demo-1-scale=0.2"
     assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
     assert (tmp_path / "experiment" / "report" / "sweep.svg").exists()
-    outputs = [whole / "jobs" / f"demo-1-{name}" / "run" / "test" / "test.txt" for name in ("cbmi", "scale=0.2")]
+    outputs = [own / "jobs" / f"demo-1-{name}" / "run" / "test" / "test.txt" for name in ("cbmi", "scale=0.2")]
     assert outputs[0].read_text() == outputs[1].read_text()
 
 
@@ -220,19 +230,19 @@ def test_results_outlive_new_settings(whole, task, tmp_path):
     assert "data.drop_copies: false, now true" in changed
 
 
-def test_a_system_may_have_a_last_stage_of_its_own(whole, task, tmp_path):
+def test_a_system_may_have_a_last_stage_of_its_own(own, task, tmp_path):
     systems = {
         "ce": SYSTEMS["ce"],
         "on": SYSTEMS["ce"] | {"restart_optimizer": False},  # as the run file has it
         "anew": SYSTEMS["ce"] | {"restart_optimizer": True},
         "long": SYSTEMS["ce"] | {"steps": 14},
     }
-    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(whole / "jobs"), analyses=[])
+    path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(own / "jobs"), analyses=[])
     plan = Plan(read_experiment(path, []))
     assert [(job.id, job.steps) for job in plan.wanted()] == [("demo-1-anew", 10), ("demo-1-long", 14)]
     assert plan.of_system["demo", 1, "on"] == "demo-1-ce"
     assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
-    logs = {name: read_log(whole / "jobs" / f"demo-1-{name}" / "run") for name in ("ce", "anew", "long")}
+    logs = {name: read_log(own / "jobs" / f"demo-1-{name}" / "run") for name in ("ce", "anew", "long")}
     rates = {name: [record["lr"] for record in log if "lr" in record][-1] for name, log in logs.items()}
     assert rates["anew"] > rates["ce"] > rates["long"] > 0  # the schedule begins again, or goes on
     assert {name: log[-1]["step"] for name, log in logs.items()} == {"ce": 40, "anew": 40, "long": 44}
@@ -274,7 +284,8 @@ def test_patience_may_end_the_shared_stage(task, tmp_path):
 
 
 def test_a_folder_that_cannot_be_locked(task, tmp_path):
-    path = write_experiment(tmp_path, task, seeds=[1], analyses=[])
+    two = {name: SYSTEMS[name] for name in ("ce", "freq")}
+    path = write_experiment(tmp_path, task, seeds=[1], analyses=[], systems=two)
     (tmp_path / "experiment" / "jobs").mkdir(parents=True)
     (tmp_path / "experiment" / "jobs" / "demo-1-ce").touch()
     result = cbmi("experiment", path, "--devices", "cpu")

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from tasks import cbmi, environment, read_log, refused, without_dropout, write_run, write_task
+from tasks import cbmi, environment, read_log, refused, two_ranks, without_dropout, write_run, write_task
 
 from cbmi.files import to_json
 
@@ -144,8 +144,7 @@ def test_two_ranks_share_the_work(task):
     settings = {"stages": stages("cached"), "model": without_dropout()}
     train(task, "one", **settings, batch={"tokens": 200})
     path = write_run(task, "two.yaml", **settings, output=str(task / "two"), batch={"tokens": 100})
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    result = subprocess.run([*launcher, "-m", "cbmi", "train", str(path)], capture_output=True, env=environment())
+    result = two_ranks("-m", "cbmi", "train", path)
     assert result.returncode == 0, result.stderr.decode()
     ours, theirs = (np.fromfile(task / name / "cache" / "adapt" / "log_p", np.float32) for name in ("two", "one"))
     assert np.allclose(ours, theirs, atol=1e-4)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tasks import cbmi, environment, every_objective, without_dropout, write_run, write_task
+from tasks import cbmi, every_objective, two_ranks, without_dropout, write_run, write_task
 
 TWO_STAGES = [
     {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 6},
@@ -23,6 +21,7 @@ BACK_AGAIN = [
 ]
 JOINT = [{"name": "joint", "objective": "cbmi", "language_model": "joint", "steps": 10}]
 CE = [{"name": "ce", "objective": "ce", "steps": 10}]
+NO_SEARCH = {"validate": {"every": 4, "beam": 0}}
 
 
 def losses(run: Path) -> list[float]:
@@ -44,12 +43,7 @@ def assert_same_course(first: Path, second: Path) -> None:
 def train(folder: Path, name: str, ranks: int = 1, **changes) -> Path:
     output = folder / name
     path = write_run(folder, f"{name}.yaml", output=str(output), **changes)
-    if ranks == 1:
-        result = cbmi("train", path)
-    else:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command = [*launcher, "-m", "cbmi", "train", str(path)]
-        result = subprocess.run(command, capture_output=True, env=environment(), timeout=300)
+    result = cbmi("train", path) if ranks == 1 else two_ranks("-m", "cbmi", "train", path)
     assert result.returncode == 0, result.stderr.decode()
     return output
 
@@ -77,11 +71,11 @@ def test_two_ranks_follow_one(task, stages):
 
 def test_two_ranks_follow_one_through_every_objective(task):
     """Without dropout, which ranks draw differently; `self-paced` then weighs every token the same."""
-    stages = every_objective(task, steps=2)
-    one = train(task, "one-every", stages=stages, **batch(200))
-    two = train(task, "two-every", ranks=2, stages=stages, **batch(100))
+    stages = every_objective(task, steps=1)
+    one = train(task, "one-every", stages=stages, **NO_SEARCH, **batch(200))
+    two = train(task, "two-every", ranks=2, stages=stages, **NO_SEARCH, **batch(100))
     assert_same_course(one, two)
-    assert len(losses(one)) == 4 + 2 * (len(stages) - 1)
+    assert len(losses(one)) == 4 + len(stages) - 1
     assert figures(one, "weight_std") == pytest.approx(figures(two, "weight_std"), abs=1e-4)
 
 
@@ -102,9 +96,9 @@ def test_more_ranks_than_sentences(task):
 
 def test_accumulation_follows_whole_batches(task):
     """Also where weights depend on other sentences: those are weighed over all parts."""
-    stages = every_objective(task, steps=2)
-    whole = train(task, "whole", stages=stages, **batch(200))
-    parts = train(task, "parts", stages=stages, **batch(50, 4))
+    stages = every_objective(task, steps=1)
+    whole = train(task, "whole", stages=stages, **NO_SEARCH, **batch(200))
+    parts = train(task, "parts", stages=stages, **NO_SEARCH, **batch(50, 4))
     assert_same_course(parts, whole)
     assert figures(parts, "weight_std") == pytest.approx(figures(whole, "weight_std"), abs=1e-4)
 
@@ -165,9 +159,9 @@ def test_spread_weights_go_on_elsewhere_and_back(task):
 
 
 def test_every_objective_goes_with_spread_weights(task):
-    stages = every_objective(task, steps=2)
-    one = train(task, "one-of-all", stages=stages, **batch(200))
-    two = train(task, "all-spread", ranks=2, stages=stages, parallel="fsdp", **batch(100))
+    stages = every_objective(task, steps=1)
+    one = train(task, "one-of-all", stages=stages, **NO_SEARCH, **batch(200))
+    two = train(task, "all-spread", ranks=2, stages=stages, **NO_SEARCH, parallel="fsdp", **batch(100))
     assert_same_course(two, one)
 
 
