@@ -81,9 +81,9 @@ def _store(size: int) -> distributed.Store:
     """Where the processes find each other. What those of an earlier life left there would lead to the dead, so on
     one machine each life has its place; several machines need not agree on which life it is."""
     store, _, _ = next(distributed.rendezvous("env://", timeout=PATIENCE))
-    if int(os.environ.get("LOCAL_WORLD_SIZE", 0)) != size:
-        return store
-    return distributed.PrefixStore(f"life {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if one_machine else 0
+    return distributed.PrefixStore(f"life {life}", store)
 
 
 def choose_device(setting: str, local_rank: int = 0) -> torch.device:
