@@ -78,8 +78,8 @@ class Job:
             return None
         result = read_json(self.result_file)
         # Through RunConfig, so that a setting that has come since has its default.
-        known = check(RunConfig, result["settings"], str(self.result_file)).plain()
-        changes = differences(known, without_infinities(self.settings))
+        settings = check(RunConfig, result["settings"], str(self.result_file)).plain()
+        changes = differences(settings, without_infinities(self.settings))
         changes = [line for line in changes if not line.startswith(ELSEWHERE)]
         known = result.get("files", {})
         changes += [f"another {name} corpus" for name, own in self.files.items() if known.get(name, own) != own]
