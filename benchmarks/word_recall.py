@@ -25,6 +25,14 @@ def words(line: str) -> Counter[str]:
     return Counter(WORD.findall(line))
 
 
+def counts_of(path: str) -> Counter[str]:
+    """How often each word occurs in a text."""
+    counts: Counter[str] = Counter()
+    for line in read_lines(path, Counter()):
+        counts.update(WORD.findall(line))
+    return counts
+
+
 def bin_of(count: int) -> int:
     return max(edge for edge in EDGES if count >= edge)
 
@@ -51,9 +59,7 @@ def main() -> None:
     parser.add_argument("systems", nargs="+", metavar="NAME=FILE[,FILE...]")
     parser.add_argument("--words", default="", help="separated by commas")
     options = parser.parse_args()
-    counts: Counter[str] = Counter()
-    for line in read_lines(options.train, Counter()):
-        counts.update(WORD.findall(line))
+    counts = counts_of(options.train)
     references = list(read_lines(options.reference, Counter()))
     chosen = frozenset(options.words.lower().split(",")) - {""}
     columns = {f"{low:,}" if low == 0 else f"{low:,}+": (low,) for low in EDGES} | {"all": EDGES}
