@@ -230,6 +230,19 @@ def test_results_outlive_new_settings(whole, task, tmp_path):
     assert "data.drop_copies: false, now true" in changed
 
 
+def test_costs_stand_beside_the_baselines(own, task, tmp_path):
+    path = write_experiment(tmp_path, task, output=str(own), report={"metric": "chrf", "costs": True})
+    assert cbmi("experiment", path, "--report").returncode == 0
+    lines = (own / "report" / "report.md").read_text().split("| task | system | preparation")[1].splitlines()[2:]
+    rows = {cells[1].strip(): cells[2:-1] for line in lines if len(cells := line.split(" | ")) > 6}
+    records = [json.loads((own / "jobs" / f"demo-{seed}-cbmi" / "result.json").read_text()) for seed in (1, 2)]
+    speeds = {name: float(cells[3].replace(",", "")) for name, cells in rows.items()}
+    cbmi_name = next(name for name in rows if "CBMI" in name)
+    assert speeds[cbmi_name] == pytest.approx(np.mean([record["tokens_per_second"] for record in records]), abs=1)
+    base = next(name for name, cells in rows.items() if cells[4] == "1.00" and name != "shared stages")
+    assert all(float(cells[4]) == pytest.approx(speeds[base] / speeds[n], abs=0.01) for n, cells in rows.items())
+
+
 def test_a_system_may_have_a_last_stage_of_its_own(own, task, tmp_path):
     systems = {
         "ce": SYSTEMS["ce"],
@@ -392,6 +405,7 @@ def test_more_bad_input(whole, task, tmp_path):
         "stages=5": "stages: ",
         "data.test={}": "there is no data.test to report on",
         "data.valid=null": "analyses: prior-accuracy looks at data.valid",
+        f"data.test={{valid: [{path}, {path}]}}": "tasks.demo.run: data.test.valid: the validation set has this name",
         f"data.test={{test: [{path}, {task / 'run.yaml'}]}}": "the two sides of a parallel corpus are aligned",
     }.items():
         wrong = {"demo": {"run": str(task / "run.yaml"), "settings": [setting]}}

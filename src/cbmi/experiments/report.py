@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ def render(
         "title": experiment.title,
         "table": table,
         "label_of": label_of,
-        "cost_titles": COST_TITLES,
+        "cost_columns": COSTS,
+        "cost_note": COST_NOTE,
         "costs": costs(experiment, done) if experiment.report.costs else [],
         "comparisons": _by_seed(experiment, records),
         "accuracies": [record for record in done if record["kind"] == "prior-accuracy"],
@@ -71,7 +73,7 @@ def render(
         "jobs": [_job_view(record, links) for record in _distinct(done)],
         "missing": _missing(experiment, done),
         "signatures": signatures,
-        "facts": _facts(experiment, done),
+        "facts": _facts(done),
         "settings": dump_yaml(experiment.model_dump(mode="json", exclude_defaults=True)),
     }
     files: dict[str, str | bytes] = {
@@ -91,22 +93,27 @@ def costs(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]
     rows = []
     for task in experiment.tasks:
         mine = [record for record in records if record["task"] == task and record.get("training_seconds")]
+        first = len(rows)
         for system in (None, *experiment.expanded()):
             runs = [record for record in mine if record.get("system") == system]
             if runs:
                 rows.append(_cost_row(experiment, task, system, runs))
+        speeds = {row["key"]: row["speed"] for row in rows[first:]}
+        for row in rows[first:]:
+            row["times"] = speeds.get(experiment.baseline, math.nan) / row["speed"]
     return rows
 
 
 def _cost_row(experiment: Experiment, task: str, system: str | None, runs: list[Record]) -> dict[str, Any]:
     seconds = float(np.mean([run["training_seconds"] for run in runs]))
     return {
+        "key": system,
         "task": experiment.title_of(task),
         "system": experiment.label(system) if system else "shared stages",
         "preparation": float(np.mean([run["preparation"]["seconds"] for run in runs])),
         "parameters": sum(runs[0]["parameters"].values()) / 1e6,
         "training": seconds,
-        "milliseconds": float(np.mean([1000 * run["training_seconds"] / run["steps"] for run in runs])),
+        "speed": float(np.mean([run["tokens_per_second"] for run in runs])),
         "disk": float(np.mean([run["preparation"]["bytes"] for run in runs])) / 1e6,
     }
 
@@ -154,7 +161,7 @@ def _missing(experiment: Experiment, records: list[Record]) -> list[str]:
     return [f"{task}, seed {seed}: {kind}" for task, seed, kind in wanted if (task, seed, kind) not in there]
 
 
-def _facts(experiment: Experiment, records: list[Record]) -> list[tuple[str, str]]:
+def _facts(records: list[Record]) -> list[tuple[str, str]]:
     """What a reader asks first: when, on what, with which versions, how long."""
     distinct = _distinct(records)
     facts = []
@@ -190,16 +197,28 @@ def _markdown(view: dict[str, Any], figures: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
-COST_TITLES = ("task", "system", "preparation, s", "parameters, M", "training, s", "ms/step", "disk, MB")
+COSTS = {  # title: (key, format)
+    "preparation, s": ("preparation", ",.1f"),
+    "parameters, M": ("parameters", ",.1f"),
+    "training, s": ("training", ",.1f"),
+    "tokens/s": ("speed", ",.0f"),
+    "time a token": ("times", ".2f"),
+    "disk, MB": ("disk", ",.1f"),
+}
+COST_NOTE = (
+    "Means over the seeds. Training: time in steps, without validation, with what is compiled once at its beginning; "
+    "tokens/s: median of the log's lines; time a token: beside the baseline's. What all systems share trains the "
+    "language model as well, which only some of them need. Runs side by side on one device slow each other down."
+)
 
 
 def _costs_markdown(rows: list[dict[str, Any]]) -> str:
-    lines = ["| " + " | ".join(COST_TITLES) + " |", "|---|---" + "|--:" * (len(COST_TITLES) - 2) + "|"]
+    lines = ["| " + " | ".join(["task", "system", *COSTS]) + " |", "|---|---" + "|--:" * len(COSTS) + "|"]
     for row in rows:
-        figures = [f"{row[key]:,.1f}" for key in ("preparation", "parameters", "training", "milliseconds", "disk")]
+        figures = [format(row[key], style) for key, style in COSTS.values()]
         names = [markdown(row[key]) for key in ("task", "system")]
         lines.append("| " + " | ".join([*names, *figures]) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", COST_NOTE]) + "\n"
 
 
 def _csv(records: list[Record]) -> str:
