@@ -33,12 +33,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "base": dict(width=512, feed_forward=2048, heads=8, encoder_layers=6, decoder_layers=6),
     "big": dict(width=1024, feed_forward=4096, heads=16, encoder_layers=6, decoder_layers=6, dropout=0.3),
 }
+BIG_PEAK_LR = 5e-4  # where nothing is said: what other sizes learn with is too fast for the big one
 
 T = TypeVar("T", bound=BaseModel)
 Share = Annotated[float, Field(ge=0, lt=1, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, strict=True)]
 AboveZero = Annotated[float, Field(gt=0, strict=True)]
-Positive = Annotated[int, Field(gt=0, strict=True)]
+Positive = Annotated[int, Field(gt=0, lt=1 << 31, strict=True)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 
@@ -67,7 +68,16 @@ def _fit_for_files(name: Any) -> Any:
 
 
 Name = Annotated[str, BeforeValidator(_fit_for_files)]  # of what has a file or folder of its own
-Files = Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
+
+
+def _one_or_two(value: Any) -> Any:
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list | tuple) or len(value) not in (1, 2):
+        raise ValueError("should name two aligned files, source and target, or one .tsv")
+    return value
+
+
+Files = Annotated[tuple[str, ...], BeforeValidator(_one_or_two)]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -85,35 +95,29 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for key in values:
-                if key not in cls.model_fields:
-                    raise ValueError(f"unknown key '{key}'{nearest(str(key), cls.model_fields)}")
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in values if isinstance(values, dict) else ():
+            if key not in names:
+                raise ValueError(f"unknown key '{key}'{nearest(str(key), names)}")
         return values
 
 
 class Vocabulary(Settings):
-    size: Annotated[int, Field(ge=300, strict=True)] = 32000  # 256 byte pieces and 4 special ones are among them
+    size: Annotated[int, Field(ge=300, lt=1 << 31, strict=True)] = (
+        32000  # 256 byte pieces and 4 special ones are among them
+    )
     shared: Flag = True
 
 
 class Data(Settings):
-    source: str
-    target: str
+    source: Name
+    target: Name
     train: Files  # two aligned files, or one .tsv; .gz, .xz and .zst are read as they are
     valid: Files | None = None
     test: dict[Name, Files] = {}
     vocabulary: Vocabulary = Vocabulary()
     max_length: Positive = 256  # pieces per side, end of sentence included; longer training pairs are left out
     drop_copies: Flag = False  # leave out training pairs whose target is the same as their source
-
-    @field_validator("train", "valid", mode="before")
-    @classmethod
-    def _one_file(cls, value: Any) -> Any:
-        value = [value] if isinstance(value, str) else value
-        if value is not None and (not isinstance(value, list | tuple) or len(value) not in (1, 2)):
-            raise ValueError("should name two aligned files, source and target, or one .tsv")
-        return value
 
 
 class Model(Settings):
@@ -162,7 +166,7 @@ class Optimizer(Settings):
 class Stage(Settings):
     name: Name
     objective: dict[str, Any] = {"name": "ce"}
-    language_model: Literal["train", "joint", "frozen", "cached", "off"] = "off"
+    language_model: Literal["train", "joint", "frozen", "cached", "off"] | None = None  # frozen if needed, else off
     cache_precision: Literal["float32", "float16"] = "float32"  # of the numbers of language_model: cached
     steps: Positive
     restart_optimizer: Flag = True  # Adam's state and the schedule begin anew; no matter in the first stage
@@ -223,17 +227,17 @@ class RunConfig(Settings):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     memory: Memory = Memory()
     parallel: Literal["ddp", "fsdp"] = "ddp"  # fsdp: weights and moments are spread over the ranks
-    validate_: Annotated[Validate, Field(alias="validate")] = Validate()
+    validate_: Annotated[Validate, Field(alias="validate")] = Validate()  # pydantic has a method of that name
     checkpoints: Checkpoints = Checkpoints()
     log: Log = Log()
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys(cls, values: Any) -> Any:  # `validate` is a method of pydantic's, hence the alias
-        names = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in values if isinstance(values, dict) else ():
-            if key not in names:
-                raise ValueError(f"unknown key '{key}'{nearest(str(key), names)}")
+    def _rate_of_big(cls, values: Any) -> Any:
+        model, optimizer = (values.get(key) for key in ("model", "optimizer")) if isinstance(values, dict) else (0, 0)
+        preset = model.get("preset") if isinstance(model, dict) else model
+        if preset == "big" and isinstance(optimizer or {}, dict):
+            return values | {"optimizer": {"peak_lr": BIG_PEAK_LR} | (optimizer or {})}
         return values
 
     @model_validator(mode="after")

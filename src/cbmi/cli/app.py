@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +71,6 @@ def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
     from cbmi.files import atomic_file, disk_errors
 
     if path is None:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
         return
     path = path.resolve()  # a link stays a link
@@ -85,6 +85,17 @@ def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         yield file
+
+
+@contextmanager
+def spool(path: Path | None) -> Iterator[Path]:
+    """A file beside `path`, or among the system's temporary ones, for what has to wait before it can be written."""
+    from cbmi.files import disk_errors
+
+    beside = path.resolve().parent if path and (path.is_file() or not path.exists()) else None
+    folder = tempfile.TemporaryDirectory(prefix=".waiting-", dir=beside)
+    with folder as name, disk_errors(Path(name)):
+        yield Path(name) / "waiting"
 
 
 def check_output(path: Path, *inputs: str | None) -> None:

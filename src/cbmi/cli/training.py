@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from cbmi.cli.app import Checkpoint, Device, Output, Overrides, RunFile, RunFolder, app, stopping, writer
+from cbmi.cli.app import (
+    Checkpoint,
+    Device,
+    Output,
+    Overrides,
+    RunFile,
+    RunFolder,
+    app,
+    check_output,
+    spool,
+    stopping,
+    writer,
+)
 from cbmi.errors import UserError
 
 
@@ -30,9 +42,9 @@ def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
 
     config = read_run_file(run_file, overrides or ())
     from cbmi.training.run import Run
-    from cbmi.training.train import check_run, prepare_run, with_vocabulary
+    from cbmi.training.train import check_run, completed, prepare_run
 
-    config = with_vocabulary(config)
+    config = completed(config)
     objectives = check_run(config)
     run = Run(config.output)
     with run.lock():
@@ -76,16 +88,16 @@ def weights(
     device: Device = "auto",
 ) -> None:
     """Write the weight of every training token: a line of numbers for each line of the training text."""
-    import tempfile
-
     from cbmi.analysis.weights import write_weights
     from cbmi.config import with_overrides
     from cbmi.training.trained import Trained
 
-    with writer(output) as out, tempfile.TemporaryDirectory() as folder:
+    with writer(output) as out, spool(output) as waiting:
         model = Trained(run, checkpoint, device, precision="fp32")
-        choice = with_overrides(model.config.objective(objective), settings or ())
-        write_weights(model, choice, out, Path(folder) / "weights")
+        settings = settings or []
+        named = any(setting.startswith("preset=") for setting in settings)  # a preset stands for all settings
+        choice = with_overrides({"name": objective} if named else model.config.objective(objective), settings)
+        write_weights(model, choice, out, waiting)
 
 
 @app.command()
@@ -122,6 +134,8 @@ def benchmark(
     from cbmi.experiments.benchmark import Options, run_benchmark
     from cbmi.training.world import choose_device
 
+    if output:
+        check_output(output)
     on_gpu = choose_device(device).type == "cuda"
     options = Options(
         presets=tuple(preset or (["base"] if on_gpu else ["tiny"])),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.data.bmi import token_bmi
-from cbmi.data.corpus import Corpus, map_array
+from cbmi.data.corpus import Corpus, map_array, new_array
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.data.weights import read_weights
 from cbmi.errors import UserError
@@ -32,16 +32,13 @@ class Statistics:
         """(target vocabulary,): how often each piece occurs."""
         path = self.folder / "counts"
         if not path.exists():
-            ids, counts = self.corpus.target.ids, np.zeros(self.sizes[1], np.int64)
-            for start in range(0, len(ids), BLOCK):
-                counts += np.bincount(ids[start : start + BLOCK], minlength=len(counts))
             with self._new(path) as temporary:
-                counts.tofile(temporary)
+                counts_of_pieces(self.corpus, self.sizes[1]).tofile(temporary)
         return map_array(path, np.dtype(np.int64), self.sizes[1])
 
     def bmi(self) -> np.ndarray:
-        """(target tokens,) in float16: bilingual mutual information with the source; 0 for the end of sentence."""
-        return self._numbers("bmi", np.dtype(np.float16), 0.0, lambda: token_bmi(self.corpus, self.sizes))
+        """(target tokens,): bilingual mutual information with the source; 0 for the end of sentence."""
+        return self._numbers("token-bmi", np.dtype(np.float32), 0.0, lambda: token_bmi(self.corpus, self.sizes))
 
     def weights(self, file: str, per: str) -> np.ndarray:
         """(target tokens,) in float32: the weights that a text file gives, `per` token or pair."""
@@ -66,8 +63,7 @@ class Statistics:
         if not path.exists():
             begun = time.monotonic()
             with self._new(path) as temporary:
-                array = np.memmap(temporary, dtype=dtype, mode="w+", shape=(count,))
-                array[:] = default
+                array = new_array(temporary, dtype, count, default)
                 for places, numbers in make():
                     array[places] = numbers
                 array.flush()
@@ -78,6 +74,14 @@ class Statistics:
         with disk_errors(path):
             path.parent.mkdir(exist_ok=True)
         return atomic_file(path)
+
+
+def counts_of_pieces(corpus: Corpus, size: int) -> np.ndarray:
+    """(size,): how often each piece of the target vocabulary occurs."""
+    ids, counts = corpus.target.ids, np.zeros(size, np.int64)
+    for start in range(0, len(ids), BLOCK):
+        counts += np.bincount(ids[start : start + BLOCK], minlength=size)
+    return counts
 
 
 def relative_frequency(counts: np.ndarray) -> np.ndarray:

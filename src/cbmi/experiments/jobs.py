@@ -26,7 +26,7 @@ from cbmi.files import digest, read_json
 from cbmi.objectives import build
 from cbmi.objectives.registry import LANGUAGE_PAIRS, find
 from cbmi.training.run import FREE_TO_CHANGE, Run
-from cbmi.training.train import check_files, check_stages, read_through, with_vocabulary
+from cbmi.training.train import check_files, check_stages, completed, read_through
 
 ELSEWHERE = (*FREE_TO_CHANGE, "initialize:", "data.train", "data.valid")  # where files lie; their content counts
 OF_CORPUS = ("data.source", "data.target", "data.vocabulary", "data.max_length", "data.drop_copies")
@@ -161,12 +161,11 @@ class Plan:
         where = f"systems.{label}"
         values = self._values(_run_values(task), seed)
         objective = {"preset": task.preset} | system.objective if task.preset else system.objective
-        needs = build(objective, f"{where}.objective").needs
-        part = system.language_model or ("frozen" if "lm" in needs else "off")
+        build(objective, f"{where}.objective")
         own = {"steps": system.steps, "restart_optimizer": system.restart_optimizer}
         own = {key: value for key, value in own.items() if value is not None}
-        values["stages"][-1] |= {"objective": objective, "language_model": part, **own}
-        config = with_vocabulary(check(RunConfig, values, f"{where} with {task.run}"))
+        values["stages"][-1] |= {"objective": objective, "language_model": system.language_model, **own}
+        config = completed(check(RunConfig, values, f"{where} with {task.run}"))
         try:
             check_stages(config)
         except UserError as error:
@@ -203,7 +202,7 @@ class Plan:
             raise UserError(f"{name}: two jobs have this name; give a task or a system another one.")
         if name not in self.jobs:
             folder = self.jobs_folder / name
-            config = with_vocabulary(check(RunConfig, values | {"output": str(folder / "run")}, name))
+            config = completed(check(RunConfig, values | {"output": str(folder / "run")}, name))
             self.jobs[name] = Job(name, kind, task, seed, folder, config, after, system)
         return self.jobs[name]
 
@@ -245,6 +244,8 @@ def _same_run(one: RunConfig, other: RunConfig) -> bool:
 def _check_report(experiment: Experiment, task: str, config: RunConfig) -> None:
     """Refuse a report that the task's test sets cannot give."""
     where = f"tasks.{task}"
+    if config.data.valid and "valid" in config.data.test:
+        raise UserError(f"{where}.run: data.test.valid: the validation set has this name here; choose another one.")
     known = [*config.data.test, *(["valid"] if config.data.valid else [])]
     for name in experiment.report.sets:
         if name not in [*known, "*"]:

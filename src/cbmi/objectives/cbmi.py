@@ -89,7 +89,7 @@ def packed_cbmi_weights(
     token = (deviation * factor[sentence] + 1).clamp(min=0)
 
     present = (count > 0).double()
-    number, total, squares = ranks.sum(torch.stack([present, mean, mean**2]).sum(1))
+    number, total, squares = ranks.sum(torch.stack([present, mean, size / tokens]).sum(1))
     number = number.clamp(min=1)
     deviation = (mean - total / number) * present
     spread = ranks.sum((deviation**2).sum()) / (padded_length if official else number)
@@ -98,7 +98,7 @@ def packed_cbmi_weights(
 
 
 def _factor(variance: Tensor, size: Tensor, scale: float) -> Tensor:
-    """scale / std; 0 where the values do not differ. `size`: their mean square."""
+    """scale / std; 0 where the values do not differ. `size`: the mean square of what they were computed from."""
     return torch.where(variance > ROUNDING**2 * size, scale * variance.rsqrt(), 0.0)
 
 

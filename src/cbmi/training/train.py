@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 from cbmi.config import RunConfig, Stage
 from cbmi.data.bmi import scipy_sparse
@@ -11,10 +15,11 @@ from cbmi.data.prepare import open_corpus, prepare
 from cbmi.data.statistics import Statistics
 from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
+from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective, build
 from cbmi.progress import say
-from cbmi.training.checkpoint import LANGUAGE_MODEL, damage
+from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import summary_writer
 from cbmi.training.run import Run
@@ -34,18 +39,33 @@ class Stopped(Exception):
 
 def train(config: RunConfig) -> None:
     """Train a run to its end, or go on with it; raises `Stopped` if it was asked to stop before the end."""
-    config = with_vocabulary(config)
+    config = completed(config)
     objectives = check_run(config)
     run = Run(config.output)
     with join_world(config.device) as world:
         if not world.first:
             world.barrier()  # until the first process has prepared the data
-            _train(config, run, objectives, world)
+            with _enough_memory(world):
+                _train(config, run, objectives, world)
             return
         with run.lock():
             prepare_run(config, run, objectives)
             world.barrier()
-            _train(config, run, objectives, world)
+            with _enough_memory(world):
+                _train(config, run, objectives, world)
+
+
+@contextmanager
+def _enough_memory(world: World) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            f"There is not enough memory on {world.device}: halve batch.tokens and double batch.accumulate, or say "
+            "memory.head_tokens=4096 or memory.recompute_layers=true; the same command goes on."
+        ) from error
 
 
 def _train(config: RunConfig, run: Run, objectives: list[Objective], world: World) -> None:
@@ -71,8 +91,16 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
         test_run(run)
 
 
-def with_vocabulary(config: RunConfig) -> RunConfig:
-    """Where a run starts from another and says nothing of its vocabulary, it is that run's."""
+def completed(config: RunConfig) -> RunConfig:
+    """The same with what follows from the rest of it: a language model that an objective needs rests where nothing
+    else is said, and a run that starts from another has its vocabulary."""
+    stages = []
+    for stage in config.stages:
+        if stage.language_model is None:
+            needed = "lm" in build(stage.objective, f"stages.{stage.name}.objective").needs
+            stage = stage.model_copy(update={"language_model": "frozen" if needed else "off"})
+        stages.append(stage)
+    config = config.model_copy(update={"stages": tuple(stages)})
     if config.initialize is None or "vocabulary" in config.data.model_fields_set:
         return config
     own = Run(config.output)
@@ -86,13 +114,15 @@ def check_run(config: RunConfig) -> list[Objective]:
     check_files(config)
     if config.log.tensorboard:
         summary_writer()
+    if config.data.test or (config.data.valid and config.validate_.beam):
+        sacrebleu_metrics()
     return check_stages(config)
 
 
 def check_files(config: RunConfig) -> None:
     for path in [*config.data.train, *(config.data.valid or ()), *sum(config.data.test.values(), ())]:
         if not Path(path).is_file():
-            problem = "this is a folder, not a file" if Path(path).is_dir() else "there is no such file"
+            problem = "this is not an ordinary file" if Path(path).exists() else "there is no such file"
             raise UserError(f"{path}: {problem}.")
 
 
@@ -103,9 +133,10 @@ def check_stages(config: RunConfig) -> list[Objective]:
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         _check_stage(stage, objective, fresh=number == 0 and config.initialize is None)
         if stage.language_model in ("frozen", "cached") and not has_language_model:
+            others = f"neither an earlier stage nor {config.initialize}" if config.initialize else "no earlier stage"
             raise UserError(
-                f"stages.{stage.name}.language_model: '{stage.language_model}', but neither an earlier stage nor "
-                f"{config.initialize} has trained a language model."
+                f"stages.{stage.name}: language_model: {stage.language_model} (which a stage has if its objective "
+                f"needs one), but {others} has trained a language model: give an earlier stage language_model: train."
             )
         has_language_model = has_language_model or stage.language_model in ("train", "joint")
         objectives.append(objective)
@@ -159,7 +190,7 @@ def starting_point(config: RunConfig) -> Path:
     if theirs.data.vocabulary != config.data.vocabulary:
         raise UserError(f"initialize: {run.path} has another data.vocabulary than this run.")
     folder = run.best.resolve()
-    problem = damage(folder)
+    problem = damage(folder, [TRANSLATOR, LANGUAGE_MODEL])
     if problem:
         raise UserError(f"initialize: {folder}: {problem}.")
     return folder

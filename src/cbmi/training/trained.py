@@ -32,9 +32,6 @@ class Trained:
         self.run = Run(path)
         self.config = self.run.config()
         self.folder = self._folder(checkpoint)
-        problem = store.damage(self.folder)
-        if problem:
-            raise UserError(f"{self.folder}: {problem}; choose another checkpoint.")
         self.source, self.target = self.run.vocabularies()
         kernels.use(self.config.compile == "auto")
         self.device = choose_device(device)
@@ -56,18 +53,20 @@ class Trained:
     def _translator(self) -> Translator:
         sizes = (len(self.source), len(self.target))
         network = new_translator(self.config.model, sizes, self.config.data.vocabulary.shared)
-        return self._loaded(network, store.load_tensors(self.folder, store.TRANSLATOR))
+        return self._loaded(network, store.TRANSLATOR)
 
-    def _loaded(self, network: torch.nn.Module, tensors: dict[str, torch.Tensor]):
-        store.load_weights(network, tensors, self.folder)
+    def _loaded(self, network: torch.nn.Module, name: str):
+        problem = store.damage(self.folder, [name])
+        if problem:
+            raise UserError(f"{self.folder}: {problem}; choose another checkpoint.")
+        store.load_weights(network, store.load_tensors(self.folder, name), self.folder)
         return network.to(self.device, self.precision).eval().requires_grad_(False)
 
     def language_model(self) -> LanguageModel:
         """The language model that was trained beside the translator."""
-        tensors = store.load_tensors(self.folder, store.LANGUAGE_MODEL)
-        if tensors is None:
+        if not (self.folder / f"{store.LANGUAGE_MODEL}.safetensors").exists():
             raise UserError(f"{self.run.path} has no language model: train one with language_model: train.")
-        return self._loaded(new_language_model(self.config.model, len(self.target)), tensors)
+        return self._loaded(new_language_model(self.config.model, len(self.target)), store.LANGUAGE_MODEL)
 
     def gold_scores(
         self, language_model: LanguageModel | None, source: Packed, inputs: Packed, gold: Tensor
