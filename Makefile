@@ -45,4 +45,4 @@ bench: setup
 	$(BIN)/cbmi benchmark
 
 clean:
-	rm -rf $(VENV) demo runs .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -76,6 +76,8 @@ def test_the_papers_sizes():
         ({"stages": [{"name": "a", "steps": 1}, {"name": "a", "steps": 1}]}, "two stages are named 'a'"),
         ({"stages": [{"name": "a", "steps": 1, "language_model": "frozen"}]}, "'frozen' needs a language model"),
         ({"optimizer": {"peak_lr": float("nan")}}, "optimizer.peak_lr"),
+        ({"optimizer": 3, "model": "big"}, "optimizer: should be a mapping"),
+        ({"batch": {"tokens": 10**20}}, "batch.tokens: input should be less than 2147483648"),
     ],
 )
 def test_mistakes_are_named(values, change, expected):
@@ -89,6 +91,8 @@ def test_frozen_after_a_stage_that_trained_one_is_fine(values):
 def test_yaml_reads_numbers_and_languages_as_people_write_them():
     text = "a: 7e-4\nb: 7.0e-4\nc: no\nd: on\ne: true\nf: 12\ng: off"
     assert parse_yaml(text, "x") == {"a": 7e-4, "b": 7e-4, "c": "no", "d": "on", "e": True, "f": 12, "g": "off"}
+    text = "[-3, 0, +4, 1_000, 010, 12:30, 0x10]"
+    assert parse_yaml(text, "x") == [-3, 0, 4, 1000, "010", "12:30", "0x10"]
 
 
 def test_broken_yaml_is_named_by_line():
@@ -139,6 +143,36 @@ def test_any_name_reads_back_as_it_was(values, name):
 def test_yaml_anchors_and_merges_are_understood():
     text = "a: &one {x: 1, y: 2}\nb: {<<: *one, y: 3}"
     assert parse_yaml(text, "")["b"] == {"x": 1, "y": 3}
+    text = "a: &one {x: 1, y: 2}\nb: &two {<<: *one, y: 3}\nc: {<<: *two, y: 4}"
+    assert parse_yaml(text, "") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 4}}
+
+
+def test_an_override_changes_one_of_those_that_share_an_anchor(tmp_path, values):
+    shared = {"name": "cbmi", "scale_token": 0.1}
+    stages = [{"name": name, "steps": 1, "language_model": "joint", "objective": shared} for name in ("a", "b")]
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values | {"stages": stages}))
+    assert "*" in path.read_text()
+    config = read_run_file(path, ["stages.b.objective.scale_token=0.5"])
+    assert [stage.objective["scale_token"] for stage in config.stages] == [0.1, 0.5]
+
+
+def test_one_file_of_both_sides_will_do(values):
+    data = values["data"] | {"train": "a.tsv", "valid": "b.tsv", "test": {"one": "c.tsv"}}
+    found = check(RunConfig, values | {"data": data}, "").data
+    assert (found.train, found.valid, found.test) == (("a.tsv",), ("b.tsv",), {"one": ("c.tsv",)})
+
+
+def test_a_language_is_part_of_files_names(values):
+    assert "data.source: 'en/US' is no name" in message(values | {"data": values["data"] | {"source": "en/US"}})
+
+
+def test_the_big_model_learns_more_slowly(values):
+    plain = {key: value for key, value in values.items() if key != "optimizer"}
+    rates = [check(RunConfig, plain | {"model": model}, "").optimizer.peak_lr for model in ("base", "big")]
+    assert rates == [7e-4, 5e-4]
+    config = check(RunConfig, values | {"model": {"preset": "big"}, "optimizer": {"peak_lr": 1e-3}}, "")
+    assert config.optimizer.peak_lr == 1e-3
 
 
 def test_differences_are_named():

@@ -33,7 +33,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_it_is_the_plain_computation(run):
     model = Trained(run, device="cpu", precision="fp32")
-    pairs = pairs_of(model, None, None)
+    pairs = pairs_of(model, ())
     found = prior_accuracy(model, pairs)
     values, right = [], {"lm": [], "tm": [], "cbmi": []}
     language_model = model.language_model()
@@ -75,4 +75,9 @@ def test_the_command(run, tmp_path):
     files = ("--source", run.parent / "test.src", "--target", run.parent / "test.tgt")
     assert cbmi("prior-accuracy", run, *files, "--json", "-o", tmp_path / "a.json").returncode == 0
     assert json.loads((tmp_path / "a.json").read_text())["tokens"] > 50
-    assert "name both --source and --target, or neither" in refused("prior-accuracy", run, *files[:2])
+    columns = [(run.parent / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    (tmp_path / "test.tsv").write_text("".join("\t".join(pair) + "\n" for pair in zip(*columns, strict=True)))
+    both = cbmi("prior-accuracy", run, "--source", tmp_path / "test.tsv", "--json")
+    assert json.loads(both.stdout) == json.loads((tmp_path / "a.json").read_text())
+    assert "--target: name the translations of" in refused("prior-accuracy", run, *files[:2])
+    assert "name --source as well" in refused("prior-accuracy", run, *files[2:])

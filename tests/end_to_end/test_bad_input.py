@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tasks import cbmi, refused, write_run, write_task
+from tasks import cbmi, environment, refused, write_run, write_task
 
 from cbmi.files import sha256
 
@@ -106,13 +109,15 @@ def test_empty_lines_are_dropped_and_counted(task):
         ("data.max_length=2", "no usable pair is left"),
         ('data.test={"../../evil": [a, b]}', "data.test.../../evil: '../../evil' is no name"),
         ("model.preset=[tiny]", "unknown preset '['tiny']'"),
-        ("seed=0x_", "'seed=0x_': a value here is not of the kind that it looks like"),
+        ("seed=0x_", "seed: input should be a valid integer, not '0x_'"),
+        ("stages.pretrain.language_model=off stages.adapt.language_model=null", "no earlier stage has trained"),
+        ("data.vocabulary.size=99999999999", "data.vocabulary.size"),
         ("seed=!!int x", "'seed=!!int x': a value here is not of the kind that it looks like"),
         ("seed=2024-02-30", "seed: input should be a valid integer"),
     ],
 )
 def test_bad_settings(task, override, expected):
-    assert expected in refused("train", write_run(task), override)
+    assert expected in refused("train", write_run(task), *(override.split() if "null" in override else [override]))
     assert left_behind(task) == []
 
 
@@ -309,15 +314,91 @@ def test_wrong_usage_is_status_two():
     assert cbmi("--help").returncode == 0
 
 
-def test_a_reader_that_goes_away_is_no_error(task):
-    assert cbmi("train", write_run(task)).returncode == 0
+def test_a_reader_that_goes_away_is_no_error(small_run):
     read, write = os.pipe()
     os.close(read)
-    import subprocess
-    import sys
-
-    from tasks import environment
-
-    command = [sys.executable, "-m", "cbmi", "translate", str(task / "run"), str(task / "train.src")]
+    command = [sys.executable, "-m", "cbmi", "translate", str(small_run / "run"), str(small_run / "train.src")]
     result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment())
     assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full is needed")
+def test_a_full_disk_behind_standard_output(small_run):
+    program = f"{sys.executable} -m cbmi"
+    for command in (f"{program} translate {small_run}/run {small_run}/test.src", f"{program} objectives"):
+        result = subprocess.run(f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, env=environment())
+        assert result.returncode == 2
+        assert result.stderr.decode().strip().splitlines()[-1].startswith("cbmi: standard output: cannot be written")
+        assert b"Traceback" not in result.stderr
+
+
+def test_output_is_utf8_wherever():
+    program = [sys.executable, "-m", "cbmi", "objectives"]
+    result = subprocess.run(program, env=environment() | {"PYTHONIOENCODING": "latin-1"}, capture_output=True)
+    assert result.returncode == 0
+    assert "≤" in result.stdout.decode()
+
+
+def test_pipes_are_read_once(small_run, tmp_path):
+    """A shell's <(command) can be read only once."""
+    text = (small_run / "test.src").read_bytes()
+    assert cbmi("translate", small_run / "run", _pipe(text)).stdout.count(b"\n") == text.count(b"\n")
+    pipes = ["--source", _pipe(text), "--target", _pipe((small_run / "test.tgt").read_bytes())]
+    assert len(cbmi("score", small_run / "run", *pipes).stdout.splitlines()) == text.count(b"\n")
+    pipes = ["--source", _pipe(text), "--target", _pipe(text)]
+    assert cbmi("inspect", small_run / "run", *pipes, "-o", tmp_path / "page.html").returncode == 0
+
+
+def _pipe(content: bytes) -> str:
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    return f"/dev/fd/{read}"
+
+
+def test_translating_needs_neither_language_model_nor_optimizer(small_run, tmp_path):
+    shutil.copytree(small_run / "run", tmp_path / "run", symlinks=True)
+    for name in ("language_model", "optimizer"):
+        (tmp_path / "run" / "best" / f"{name}.safetensors").unlink()
+    assert cbmi("translate", tmp_path / "run", small_run / "test.src").returncode == 0
+    files = ["--source", small_run / "test.src", "--target", small_run / "test.tgt"]
+    assert "has no language model" in refused("score", tmp_path / "run", *files)
+    with open(tmp_path / "run" / "best" / "translator.safetensors", "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\1\2\3")
+    assert "translator.safetensors is damaged" in refused("translate", tmp_path / "run", small_run / "test.src")
+
+
+def test_damaged_files_of_a_run_are_named(small_run, tmp_path):
+    shutil.copytree(small_run / "run", tmp_path / "run", symlinks=True)
+    (tmp_path / "run" / "data" / "train" / "meta.json").write_text("{}")
+    weights = ["weights", tmp_path / "run", "--objective", "freq-exp"]
+    assert "meta.json: the prepared data are damaged" in refused(*weights)
+    (tmp_path / "run" / "config.yaml").write_bytes(b"\xff")
+    assert "config.yaml: cannot read the run's settings: not valid UTF-8" in refused("translate", tmp_path / "run")
+
+
+def test_too_little_memory_is_said_in_a_sentence(task, monkeypatch):
+    def fail(self):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("cbmi.training.trainer.Trainer.train", fail)
+    assert "not enough memory on cpu: halve batch.tokens" in refused("train", write_run(task))
+
+
+def test_evaluation_is_seen_to_be_there_before_training(task, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert "needs the extra 'eval'" in refused("train", write_run(task))
+    assert left_behind(task) == []
+
+
+def test_lines_too_long_for_the_vocabulary_are_counted(task):
+    for side in ("src", "tgt"):
+        with open(task / f"train.{side}", "a") as file:
+            file.write("ba " * 2000 + "\n")
+    result = cbmi("prepare", write_run(task))
+    assert "learnt without 2 lines of over 4,192 bytes" in result.stderr.decode()
+    for side in ("src", "tgt"):
+        (task / f"train.{side}").write_text("ba " * 2000 + "\n")
+    assert "every line is over 4,192 bytes" in refused("prepare", write_run(task, output=str(task / "other")))

@@ -124,6 +124,11 @@ def test_weights_of_a_run_use_its_stages_settings(started):
     assert set(result.stdout.decode().split()) == {"1"}
     result = cbmi("weights", started / "strong", "--objective", "cbmi", "scale_token=0.5")
     assert len(set(result.stdout.decode().split())) > 100
+    given, spelt = (
+        cbmi("weights", started / "strong", "--objective", "cbmi", *settings).stdout
+        for settings in (["preset=wmt19-zh-en"], ["scale_token=0.1", "scale_sentence=0.3"])
+    )
+    assert given == spelt
 
 
 def test_left_out_lines_have_a_line_of_weights(tmp_path):
@@ -137,7 +142,7 @@ def test_left_out_lines_have_a_line_of_weights(tmp_path):
     lines = cbmi("weights", tmp_path / "run", "--objective", "bmi").stdout.decode().splitlines()
     assert len(lines) == 40
     assert lines[7] == "1"
-    assert (tmp_path / "run" / "data" / "train" / "statistics" / "bmi").exists()
+    assert (tmp_path / "run" / "data" / "train" / "statistics" / "token-bmi").exists()
 
 
 def test_objectives_without_weights_write_none(started):

@@ -245,3 +245,22 @@ def test_test_sets_may_change_when_a_run_is_done(tmp_path):
         1,
     ]
     assert weights.stat().st_mtime_ns == before
+    again = cbmi("train", path, f"data.test={{one: {files}, two: {files}}}")
+    assert "two: BLEU" in again.stderr.decode()
+    assert "Translating" not in again.stderr.decode()
+    for broken in ("[1, 2]", "{", '{"results": 3}'):
+        results.write_text(broken)
+        assert cbmi("train", path, f"data.test={{one: {files}, two: {files}}}").returncode == 0
+        assert json.loads(results.read_text())["results"].keys() == {"one", "two"}
+
+
+def test_other_weights_of_the_same_step_are_tested_anew(tmp_path):
+    write_task(tmp_path, train=40, valid=4)
+    path, files = write_run(tmp_path), [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]
+    results, weights = tmp_path / "run" / "test" / "results.json", []
+    for seed in (1, 2):
+        shutil.rmtree(tmp_path / "run" / "checkpoints", ignore_errors=True)
+        (tmp_path / "run" / "best").unlink(missing_ok=True)
+        assert cbmi("train", path, f"seed={seed}", f"data.test={{one: {files}}}").returncode == 0
+        weights.append(json.loads(results.read_text())["weights"])
+    assert weights[0] != weights[1]

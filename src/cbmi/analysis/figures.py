@@ -15,7 +15,7 @@ from cbmi.analysis.drawing import BLUE, FAINT, GREY, INK, ORANGE, Picture, drawn
 from cbmi.analysis.heatmap import FACTORS, level
 from cbmi.analysis.words import sums, words
 from cbmi.data.prepare import open_corpus
-from cbmi.data.statistics import Statistics
+from cbmi.data.statistics import counts_of_pieces
 from cbmi.errors import UserError
 from cbmi.progress import say
 from cbmi.training.run import Run
@@ -182,7 +182,7 @@ def _counts(model: Trained) -> dict[str, int] | None:
     except UserError:
         say("There is no figure of CBMI by frequency: the run's training corpus (RUN/data/train) is gone.")
         return None
-    counts = Statistics(corpus, (len(model.source), len(model.target))).counts()
+    counts = counts_of_pieces(corpus, len(model.target))
     return dict(zip(model.target.pieces(range(len(counts))), counts.tolist(), strict=True))
 
 

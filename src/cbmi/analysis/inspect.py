@@ -29,6 +29,8 @@ def read_some(files: Sequence[str], limit: int) -> list[Pair]:
     if not pairs:
         raise UserError(f"{' and '.join(files)}: there is nothing to show.")
     lines = [count_lines(file) for file in files]
+    if None in lines:  # a pipe, of which no more is known
+        return pairs
     if len(set(lines)) > 1:
         check_pairs(files)  # which says what is wrong
     if lines[0] > len(pairs):

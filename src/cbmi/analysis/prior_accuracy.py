@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cbmi.analysis.score import packed_batches
-from cbmi.data.text import read_pairs
+from cbmi.data.text import read_pairs, report_repaired
 from cbmi.data.vocabulary import BOS
 from cbmi.errors import UserError
 from cbmi.model import shift_right
@@ -29,14 +29,15 @@ EDGES = (-np.inf, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, np.inf)  # of
 CHUNK = 1024  # tokens whose distributions there are at a time
 
 
-def pairs_of(model: Trained, source: str | None, target: str | None) -> list[tuple[str, str]]:
-    """The pairs of two files; those of the run's validation set where none is named."""
-    if (source is None) != (target is None):
-        raise UserError("prior-accuracy: name both --source and --target, or neither.")
-    files = (source, target) if source else model.config.data.valid
+def pairs_of(model: Trained, files: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of a parallel text; those of the run's validation set where none is named."""
+    files = files or model.config.data.valid
     if not files:
         raise UserError(f"{model.run.path} has no validation set: name --source and --target.")
-    return list(read_pairs(files, Counter()))
+    counts: Counter[str] = Counter()
+    pairs = list(read_pairs(files, counts))
+    report_repaired(counts)
+    return pairs
 
 
 def prior_accuracy(model: Trained, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def prior_accuracy(model: Trained, pairs: Sequence[tuple[str, str]]) -> dict[str
                     values.append(cbmi.cpu().numpy())
                     right.append(guessed.cpu().numpy())
             progress.advance(len(batch))
+    model.report_truncated()
     if not values:
         raise UserError("prior-accuracy: there is no pair to look at.")
     return _binned(np.concatenate(values), np.concatenate(right, axis=1))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cbmi.analysis.agreement import interval, mean_kappa, paired_test, reading
+from cbmi.analysis.latex import escaped
 from cbmi.analysis.pages import render_page
 from cbmi.analysis.study import CRITERIA, Study
 from cbmi.errors import UserError
@@ -144,11 +145,6 @@ def _cell(row: dict[str, Any], name: str) -> str:
 
 def to_latex(found: dict[str, Any]) -> str:
     """The paper's table."""
-    special = {char: f"\\{char}" for char in "&%$#_{}"} | {
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-    }
     lines = [
         r"\begin{tabular}{lccc}",
         r"\toprule",
@@ -156,7 +152,7 @@ def to_latex(found: dict[str, Any]) -> str:
         r"\midrule",
     ]
     for row in found["systems"]:
-        name = "".join(special.get(char, char) for char in row["system"])
+        name = escaped(row["system"])
         cells = [
             f"{score['mean']:.2f}{'$^{*}$' if _mark(found, key) else ''}" if (score := row["scores"][key]) else "--"
             for key in (*CRITERIA, AVERAGE)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.data.corpus import Corpus
+from cbmi.data.corpus import Corpus, new_array
 from cbmi.data.plan import EpochPlan, share
 from cbmi.data.prepare import open_corpus
 from cbmi.data.statistics import Statistics
@@ -44,7 +44,7 @@ def write_weights(model: Trained, choice: dict[str, Any], output: TextIO, spool:
         frequency = frequency_of_pieces(objective, statistics, model.device)
     language_model = model.language_model() if "lm" in objective.needs else None
     supply = Supply(language_model, None, frequency, numbers)
-    weights = np.memmap(spool, dtype=np.float32, mode="w+", shape=(len(corpus.target.ids),))
+    weights = new_array(spool, np.dtype(np.float32), len(corpus.target.ids), 1.0)
     with bar("Weighing", len(weights), "tokens") as progress:
         for number, shares in enumerate(mini_batches(model, corpus)):
             longest = int(corpus.target.lengths[np.concatenate(shares)].max())

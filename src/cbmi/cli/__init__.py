@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from datetime import timedelta
@@ -17,8 +18,12 @@ from cbmi.errors import UserError
 
 def main() -> None:
     """The command line's entry."""
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # it is often kept: the same anywhere
     try:
-        app(prog_name="cbmi")
+        try:
+            app(prog_name="cbmi")
+        finally:
+            sys.stdout.flush()
     except SystemExit as end:
         _leave(end.code)
     except UserError as error:
@@ -26,8 +31,19 @@ def main() -> None:
             print(f"cbmi: {error}", file=sys.stderr)
         _leave(2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: no more to say
+        _close_output()  # nobody reads on: no more to say
         _leave(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"cbmi: {error.filename or 'standard output'}: cannot be written: {error.strerror}.", file=sys.stderr)
+        _close_output()
+        _leave(2)
+
+
+def _close_output() -> None:
+    """What is still to be written to standard output goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _first_to_say(message: str) -> bool:

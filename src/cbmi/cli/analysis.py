@@ -21,6 +21,7 @@ from cbmi.cli.app import (
     app,
     check_output,
     pair_files,
+    spool,
     writer,
 )
 from cbmi.errors import UserError
@@ -83,15 +84,13 @@ def score(
     device: Device = "auto",
 ) -> None:
     """Say, token by token, how much a translation depends on its source (JSON, one pair a line)."""
-    import tempfile
-
     from cbmi.analysis.score import score_files
     from cbmi.training.trained import Trained
 
     files = pair_files(source, target)
-    with writer(output, *files) as out, tempfile.TemporaryDirectory() as folder:
+    with writer(output, *files) as out, spool(output) as waiting:
         model = Trained(run, checkpoint, device, precision="fp32")  # differences of logarithms want every digit
-        score_files(model, files, out, Path(folder) / "records")
+        score_files(model, files, out, waiting)
 
 
 @app.command()
@@ -193,8 +192,10 @@ def serve(
 @app.command("prior-accuracy")
 def prior_accuracy(
     run: RunFolder,
-    source: Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences; else validation's.")] = None,
-    target: Annotated[str | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="FILE", help=f"{SOURCE_HELP} If left out, the run's validation set.")
+    ] = None,
+    target: TargetFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     output: Output = None,
     checkpoint: Checkpoint = None,
@@ -205,7 +206,10 @@ def prior_accuracy(
     from cbmi.files import to_json
     from cbmi.training.trained import Trained
 
-    with writer(output, source, target) as out:
+    if target and not source:
+        raise UserError("prior-accuracy: name --source as well, or neither.")
+    files = pair_files(source, target) if source else ()
+    with writer(output, *files) as out:
         model = Trained(run, checkpoint, device, precision="fp32")
-        accuracy = prior_accuracy(model, pairs_of(model, source, target))
+        accuracy = prior_accuracy(model, pairs_of(model, files))
         out.write(to_json(accuracy) if json else table(accuracy) + "\n")

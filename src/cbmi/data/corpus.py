@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from cbmi.errors import UserError
-from cbmi.files import read_json
+from cbmi.files import disk_errors, read_json
 
 
 class Ragged(NamedTuple):
@@ -43,11 +44,11 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.meta = read_json(folder / "meta.json")
-        self.source = Side(folder, "source", self.meta)
-        self.target = Side(folder, "target", self.meta)
-        self.lines = map_array(
-            folder / "lines", np.dtype(np.int64), len(self)
-        )  # each pair's line in the text, from 0
+        try:
+            self.source, self.target = (Side(folder, name, self.meta) for name in ("source", "target"))
+            self.lines = map_array(folder / "lines", np.dtype(np.int64), len(self))  # of the text, from 0; one a pair
+        except (KeyError, TypeError):
+            raise _damaged(folder / "meta.json") from None
 
     def __len__(self) -> int:
         return self.meta["pairs"]
@@ -62,9 +63,23 @@ class Corpus:
         return np.stack([self.source.lengths, self.target.lengths])
 
 
+def new_array(path: Path, dtype: np.dtype, count: int, value: float) -> np.memmap:
+    """A new file of `count` numbers by memory map, to be written to; each is `value` at first."""
+    with disk_errors(path):
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)  # a full disk shows here, not as a bus error
+        array = np.memmap(path, dtype=dtype, mode="r+", shape=(count,))
+    array[:] = value
+    return array
+
+
 def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     """A file of `count` numbers by memory map."""
     size = path.stat().st_size if path.exists() else -1
     if size != count * dtype.itemsize:
-        raise UserError(f"{path}: the prepared data are damaged; delete the folder {path.parent} to make them anew.")
+        raise _damaged(path)
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.zeros(0, dtype)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path}: the prepared data are damaged; delete the folder {path.parent} to make them anew.")

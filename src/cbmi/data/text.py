@@ -81,8 +81,11 @@ def read_lines(path: str, counts: Counter[str]) -> Iterator[str]:
         yield from decode_lines(file, path, counts)
 
 
-def count_lines(path: str) -> int:
-    """How many lines `read_lines` will give: a quick pass over the bytes, so that progress can show an end."""
+def count_lines(path: str) -> int | None:
+    """How many lines `read_lines` will give: a quick pass over the bytes, so that progress can show an end.
+    None where bytes can be read only once, as of a pipe."""
+    if not Path(path).is_file():
+        return None
     lines, last = 0, b"\n"
     try:
         with open_bytes(path) as file:

@@ -11,6 +11,7 @@ from pathlib import Path
 import sentencepiece
 
 from cbmi.errors import UserError
+from cbmi.progress import say
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
 SPECIALS = 4  # ids below are no pieces of text
@@ -57,10 +58,17 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
     """Learn a vocabulary of `size` pieces from lines of text; the same lines give the same vocabulary."""
     model = io.BytesIO()
     problems: list[UserError] = []
+    passed_over = learnt_from = 0
 
     def watched() -> Iterator[str]:  # sentencepiece would wrap the error of a bad corpus in one of its own
+        nonlocal passed_over, learnt_from
         try:
-            yield from lines
+            for line in lines:
+                if len(line.encode()) > LONGEST_SAMPLE:
+                    passed_over += 1
+                else:
+                    learnt_from += 1
+                    yield line
         except UserError as error:
             problems.append(error)
             raise
@@ -83,7 +91,13 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
             minloglevel=3,
         )
     except RuntimeError as error:
+        if not problems and not learnt_from:
+            raise UserError(
+                f"data.train: every line is over {LONGEST_SAMPLE:,} bytes; sentences are expected."
+            ) from None
         raise (problems[0] if problems else UserError(_why_not(str(error), size))) from None
+    if passed_over:
+        say(f"The vocabulary was learnt without {passed_over:,} lines of over {LONGEST_SAMPLE:,} bytes.")
     return Vocabulary(model.getvalue())
 
 

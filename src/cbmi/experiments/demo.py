@@ -93,7 +93,7 @@ def score_training_pairs(folder: Path) -> list[dict[str, Any]]:
     corpus = folder / "corpus"
     pairs = list(zip(_lines(corpus / "train.en"), _lines(corpus / "train.de"), strict=True))
     say(f"Scoring the {len(pairs):,} training pairs")
-    records = score_pairs(Trained(folder / "cbmi"), pairs)
+    records = score_pairs(Trained(folder / "cbmi", precision="fp32"), pairs)
     truth = [json.loads(line) for line in _lines(corpus / "train.truth.jsonl")]
     return [record | true for record, true in zip(records, truth, strict=True)]
 
@@ -127,7 +127,7 @@ def _page_records(folder: Path, records: list[dict[str, Any]]) -> list[dict[str,
     """Forty test pairs, and the twenty best and worst training pairs."""
     corpus = folder / "corpus"
     test = list(zip(_lines(corpus / "test.en"), _lines(corpus / "test.de"), strict=True))[:40]
-    shown = [record | {"note": "test"} for record in score_pairs(Trained(folder / "cbmi"), test)]
+    shown = [record | {"note": "test"} for record in score_pairs(Trained(folder / "cbmi", precision="fp32"), test)]
     ranked = sorted(records, key=lambda record: record["sentence_cbmi"])
     for group, note in ((ranked[:-21:-1], "best of training"), (ranked[:20], "worst of training")):
         for record in group:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cbmi.analysis.latex import escaped
 from cbmi.experiments.settings import Experiment
 
 SYMBOLS = ("*", "†", "‡", "§")  # of the systems that the others are tested against, in order
@@ -212,7 +213,7 @@ LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S
 def to_latex(table: Table, spread: bool = False) -> str:
     """A tabular; with `spread` mean ± std, else mean (difference)."""
     lines = [r"\begin{tabular}{l|" + "|".join("c" * len(table.columns)) + "}", r"\toprule"]
-    lines.append(" & ".join(rf"\textbf{{{_latex(text)}}}" for text in ["Model", *table.columns]) + r" \\")
+    lines.append(" & ".join(rf"\textbf{{{escaped(text)}}}" for text in ["Model", *table.columns]) + r" \\")
     block = None
     for row in table.rows:
         if row.block != block:
@@ -225,33 +226,14 @@ def to_latex(table: Table, spread: bool = False) -> str:
 
 def _latex_label(row: Row) -> str:
     if row.is_baseline:
-        return _latex(row.label) + (f"$_{{{_latex(row.block)}}}$" if row.block else "")
-    return r"\quad " + _latex(row.label)
+        return escaped(row.label) + (f"$_{{{escaped(row.block)}}}$" if row.block else "")
+    return r"\quad " + escaped(row.label)
 
 
 def _latex_cell(cell: Cell | None, spread: bool) -> str:
     if cell is None:
         return "--"
-    text = _latex(f"{cell.mean:.2f}{cell.spread}") if spread else cell.text(spread=False)
+    text = escaped(f"{cell.mean:.2f}{cell.spread}") if spread else cell.text(spread=False)
     marks = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
     text += f"$^{{{marks}}}$" if marks else ""
-    return (rf"\textbf{{{text}}}" if cell.best else text) + _latex(cell.short)
-
-
-LATEX = {character: "\\" + character for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "→": r"$\rightarrow$",
-    "±": r"$\pm$",
-    "−": "$-$",
-}
-
-
-def _latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
+    return (rf"\textbf{{{text}}}" if cell.best else text) + escaped(cell.short)

@@ -1,1 +1,1 @@
-"""Other people's formats: corpora in, models out."""
+"""Other people's corpora."""

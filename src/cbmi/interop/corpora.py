@@ -15,7 +15,6 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from cbmi.config import nearest
 from cbmi.data.demo import write as write_demo
-from cbmi.data.text import read_pairs
+from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
 from cbmi.files import disk_errors
 from cbmi.progress import bar, say
@@ -174,14 +173,16 @@ def get_corpus(name: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for part in CORPORA[name].parts:
         places = _places(folder, part)
-        if not all(place.exists() for place in places):
+        if all(place.exists() for place in places):
+            pairs = _check(part, places)
+        else:
             with disk_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
                 new = _places(Path(temporary), part)
                 part.fetch(new)
-                _check(part, new)
+                pairs = _check(part, new)
                 for place, file in zip(places, new, strict=True):
                     os.replace(file, place)
-        say(f"{folder}: {' and '.join(part.files)}, {_check(part, places):,} pairs")
+        say(f"{folder}: {' and '.join(part.files)}, {pairs:,} pairs")
 
 
 def _places(folder: Path, part: Part) -> tuple[Path, Path]:
@@ -190,7 +191,7 @@ def _places(folder: Path, part: Part) -> tuple[Path, Path]:
 
 def _check(part: Part, places: tuple[Path, Path]) -> int:
     """The number of pairs, once it is sure that it is right."""
-    found = sum(1 for _ in read_pairs([str(place) for place in places], Counter()))
+    found = check_pairs([str(place) for place in places])
     if found != part.pairs and (part.exact or found < part.pairs):
         wanted = f"{part.pairs:,}" if part.exact else f"at least {part.pairs:,}"
         raise UserError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cbmi.data.corpus import Corpus, map_array
+from cbmi.data.corpus import Corpus, map_array, new_array
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, sha256, to_json, write_atomically
 from cbmi.model import LanguageModel
@@ -82,11 +81,7 @@ class ScoreCache:
         with disk_errors(self.file):
             self.folder.mkdir(parents=True, exist_ok=True)
             begun.unlink(missing_ok=True)
-            with open(self.file, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows here, not when a page is written to
-            array = np.memmap(self.file, dtype=self.dtype, mode="r+", shape=(self.count,))
-            array[:] = np.nan
-            array.flush()
+        new_array(self.file, self.dtype, self.count, np.nan).flush()
         write_atomically(begun, content)
 
     def open(self, mode: str = "r") -> np.ndarray:

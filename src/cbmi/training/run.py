@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cbmi.config import RunConfig, check, differences
+from cbmi.config import RunConfig, check, differences, read_mapping
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_folder, write_atomically
 from cbmi.objectives import build
-from cbmi.yaml_text import dump_yaml, parse_yaml
+from cbmi.yaml_text import dump_yaml
 
 # What may change when a run goes on: it does not touch what was computed.
 FREE_TO_CHANGE = ("output:", "data.test", "log.", "checkpoints.", "device:", "compile:", "memory.", "parallel:")
@@ -42,8 +42,7 @@ class Run:
             raise UserError(f"{self.path}: there is no such run directory.")
         if not self.config_file.exists():
             raise UserError(f"{self.path}: this is not a run directory: it has no config.yaml.")
-        text = self.config_file.read_text(encoding="utf-8")
-        return check(RunConfig, parse_yaml(text, str(self.config_file)), str(self.config_file))
+        return check(RunConfig, read_mapping(self.config_file, "run's settings"), str(self.config_file))
 
     def _known_config(self) -> RunConfig:
         try:

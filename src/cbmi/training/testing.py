@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from cbmi.data.text import read_pairs
+from cbmi.errors import UserError
 from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf
 from cbmi.files import read_json, sha256, to_json, write_atomically
 from cbmi.progress import bar, say
@@ -19,12 +21,15 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
     sets = config.data.test
     if not sets:
         return {}
-    done = read_json(run.test / "results.json") if (run.test / "results.json").exists() else {}
     made_of = {
         "checkpoint": run.best.resolve().name,
+        "weights": sha256(run.best / "manifest.json"),
         "files": {name: [sha256(Path(file)) for file in files] for name, files in sets.items()},
     }
+    done = _done(run)
     if all(done.get(key) == value for key, value in made_of.items()):
+        for name, result in done["results"].items():
+            _say(name, result)
         return done["results"]
     model = Trained(run.path, device=config.device, precision=config.precision)
     results = {}
@@ -38,8 +43,21 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
         references = [pair[1] for pair in pairs]
         bleu = corpus_bleu(texts, references, bleu_tokenizer(config.data.target))
         results[name] = {"bleu": bleu, "chrf": corpus_chrf(texts, references)}
-        say(f"{name}: BLEU {results[name]['bleu']:.2f}, chrF {results[name]['chrf']:.2f}")
+        _say(name, results[name])
     model.report_truncated()
     tokenizer = {"bleu_tokenizer": bleu_tokenizer(config.data.target)}
     write_atomically(run.test / "results.json", to_json(made_of | tokenizer | {"results": results}))
     return results
+
+
+def _done(run: Run) -> dict[str, Any]:
+    """What was found before; nothing where that cannot be read."""
+    try:
+        done = read_json(run.test / "results.json")
+    except UserError:
+        return {}
+    return done if isinstance(done, dict) and isinstance(done.get("results"), dict) else {}
+
+
+def _say(name: str, result: dict[str, float]) -> None:
+    say(f"{name}: BLEU {result['bleu']:.2f}, chrF {result['chrf']:.2f}")
