@@ -8,13 +8,14 @@ import numpy as np
 
 from cbmi.analysis.drawing import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, drawn, plotting
 from cbmi.experiments.settings import Experiment
-from cbmi.experiments.table import METRIC_NAMES, Row, Table
+from cbmi.experiments.table import METRIC_NAMES, Cell, Row, Table
 
 PRIOR_STYLES = {
     "lm": ("LM prior", GREEN, "o"),
     "tm": ("TM prior", BLUE, "^"),
     "cbmi": ("CBMI prior", RED, "s"),
 }
+FAR = 8  # times as far from the baseline as usual: such a system would squeeze the others together
 Record = dict[str, Any]
 
 
@@ -51,21 +52,42 @@ def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(2.4 + 3.6 * len(panels), height), squeeze=False, layout="constrained"
     )
+    before: list[str] = []  # names that stand beside the panel on the left are not repeated
     for axis, (column, block) in zip(axes[0], panels, strict=True):
         shown = compared(column, block)
+        low, high = _limits([row.cells[column] for row in shown])
         for place, row in enumerate(reversed(shown)):
             cell = row.cells[column]
             points = list(cell.differences.values())
+            color = BLUE if cell.difference >= 0 else ORANGE
+            if not low <= cell.difference <= high:  # at the edge, with its number
+                edge, marker, side = (low, "<", 1) if cell.difference < low else (high, ">", -1)
+                axis.plot(edge, place, marker, color=color, markersize=7)
+                where = {"xytext": (8 * side, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+                text = f"{cell.difference:+.2f}".replace("-", "−")
+                axis.annotate(text, (edge, place), ha="left" if side > 0 else "right", **where)
+                continue
             if len(points) > 1:
                 axis.plot(points, [place] * len(points), "o", color=GREY, markersize=4, alpha=0.8)
-            axis.plot(cell.difference, place, "D", color=BLUE if cell.difference >= 0 else ORANGE, markersize=6)
+            axis.plot(cell.difference, place, "D", color=color, markersize=6)
         axis.axvline(0, color=INK, linewidth=1)
-        axis.set_yticks(range(len(shown)), [row.label for row in reversed(shown)])
+        labels = [row.label for row in reversed(shown)]
+        axis.set_yticks(range(len(shown)), labels if labels != before else [""] * len(labels))
+        before = labels
         axis.set_ylim(-0.6, len(shown) - 0.4)
         axis.grid(axis="y", visible=False)
         title = table.columns[column] + (f" ({block})" if block else "")
         axis.set(title=title, xlabel=f"{table.metric}, difference to {experiment.label(experiment.baseline)}")
     return figure
+
+
+def _limits(cells: list[Cell]) -> tuple[float, float]:
+    """The range that is drawn: all points but those of systems much further off than the others."""
+    far = FAR * float(np.median([abs(cell.difference) for cell in cells]))
+    near = [cell for cell in cells if abs(cell.difference) <= far]
+    points = [0.0, *(point for cell in near for point in (cell.difference, *cell.differences.values()))]
+    room = 0.08 * (max(points) - min(points))
+    return min(points) - room, max(points) + room
 
 
 def sweep(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
@@ -155,7 +177,8 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
         kind = "valid_bleu" if "valid_bleu" in mine[0]["validations"][0] else "valid_loss"
         start = [r for r in mine if r["kind"] == "start"]
         if start:
-            axis.plot(*_course(start, kind), color=INK, label="shared stages")
+            steps, values = _course(start, kind)
+            axis.plot(steps, values, color=INK, marker="o" if len(steps) == 1 else None, label="shared stages")
         systems = [s for s in experiment.expanded() if any(r.get("system") == s for r in mine)]
         for place, system in enumerate(systems):
             line = "-" if place < len(CYCLE) else ":"
@@ -165,8 +188,8 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
             axis.plot(*course, line, label=experiment.label(system), **style)
         title = experiment.title_of(task)
         axis.set(xlabel="steps", ylabel={"valid_bleu": "validation BLEU"}.get(kind, "validation loss"), title=title)
-        if kind == "valid_bleu" and start:  # the first steps would squeeze the rest
-            axis.set_ylim(bottom=np.percentile(_course(start, kind)[1], 30))
+        if kind == "valid_bleu" and start and len(values) > 3:  # the first steps would squeeze the rest
+            axis.set_ylim(bottom=np.percentile(values, 30))
         axis.locator_params(axis="x", nbins=5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes[0][-1].legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
