@@ -349,6 +349,10 @@ def _sentence(error: ValidationError) -> str:
         return f"{place}this key is missing"
     if first["type"] == "too_short":
         return f"{place}there should be at least {first['ctx']['min_length']}"
+    if first["type"] == "too_long":
+        return f"{place}there should be at most {first['ctx']['max_length']}, not {first['ctx']['actual_length']}"
+    if first["type"] == "tuple_type":
+        return f"{place}should be a list, not {first['input']!r}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "Should be a mapping of keys to values"

@@ -230,6 +230,69 @@ def test_results_outlive_new_settings(whole, task, tmp_path):
     assert "data.drop_copies: false, now true" in changed
 
 
+def test_test_sets_may_go_again(own, task, tmp_path):
+    """What was translated is passed over; the rest is reported without doing anything anew."""
+    values = yaml.safe_load((task / "run.yaml").read_text())
+    more = {"data": values["data"] | {"test": values["data"]["test"] | {"more": values["data"]["valid"]}}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values | more))
+    for result in own.glob("jobs/*/result.json"):
+        record = json.loads(result.read_text())
+        if "scores" in record:
+            record["scores"]["more"] = {"bleu": 1.0, "chrf": 1.0}
+            result.write_text(json.dumps(record))
+    path = write_experiment(tmp_path, task, output=str(own))
+    result = cbmi("experiment", path, "--report")
+    assert result.returncode == 0, result.stderr.decode()
+    assert "more" not in (own / "report" / "report.md").read_text()
+
+
+def test_a_job_that_has_begun_keeps_its_settings(own, task, tmp_path):
+    (own / "jobs" / "demo-1-cbmi" / "result.json").unlink()
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": ["optimizer.warmup=7"]}}
+    for name in ("start", "ce", "freq", "prior-accuracy"):
+        shutil.rmtree(own / "jobs" / f"demo-1-{name}")
+    path = write_experiment(tmp_path, task, output=str(own), seeds=[1], tasks=tasks)
+    for options in ([], ["--dry-run"]):
+        message = refused("experiment", path, *options)
+        assert "demo-1-cbmi has begun with other settings (optimizer.warmup: " in message
+
+
+def test_a_result_that_is_none(own, task, tmp_path):
+    (own / "jobs" / "demo-1-ce" / "result.json").write_text("{}")
+    assert "result.json: this is no result" in refused(
+        "experiment", write_experiment(tmp_path, task, output=str(own))
+    )
+
+
+def test_dollars_validation_and_ter(own, task, tmp_path):
+    """A dollar is no formula, the validation set says so, and a lower TER is better."""
+    systems = SYSTEMS | {"cbmi": SYSTEMS["cbmi"] | {"label": r"+ $\nonsense_{5}$ & 6$"}}
+    report = {"metric": "ter", "sets": ["valid"], "significance": ["ce", "freq"]}
+    path = write_experiment(tmp_path, task, output=str(own), systems=systems, report=report)
+    result = cbmi("experiment", path, "--report")
+    assert result.returncode == 0, result.stderr.decode()
+    text = (own / "report" / "report.md").read_text()
+    assert "| TER | Demo En→De, valid |" in text
+    assert "Lower TER is better." in text
+    rows = list(csv.DictReader((own / "report" / "comparisons.csv").read_text().splitlines()))
+    assert {row["against"] for row in rows} == {"ce", "freq"}
+    one = next(row for row in rows if (row["system"], row["against"], row["seed"]) == ("cbmi", "ce", ""))
+    assert f"({float(one['p']):.3f})" in text
+    accuracy = list(csv.DictReader((own / "report" / "prior-accuracy.csv").read_text().splitlines()))
+    jobs = [json.loads((own / "jobs" / f"demo-{seed}-prior-accuracy" / "result.json").read_text()) for seed in (1, 2)]
+    assert int(accuracy[-1]["tokens"]) == sum(job["accuracy"]["tokens"] for job in jobs)
+    assert sum(int(row["tokens"]) for row in accuracy[:-1]) == int(accuracy[-1]["tokens"])
+
+
+def test_jobs_side_by_side_on_a_cpu_share_its_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert runner.environment(["cpu", "cpu", "cpu"])["OMP_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in runner.environment(["cpu"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert runner.environment(["cpu", "cpu"])["OMP_NUM_THREADS"] == "5"
+
+
 def test_costs_stand_beside_the_baselines(own, task, tmp_path):
     path = write_experiment(tmp_path, task, output=str(own), report={"metric": "chrf", "costs": True})
     assert cbmi("experiment", path, "--report").returncode == 0
@@ -246,9 +309,9 @@ def test_costs_stand_beside_the_baselines(own, task, tmp_path):
 def test_a_system_may_have_a_last_stage_of_its_own(own, task, tmp_path):
     systems = {
         "ce": SYSTEMS["ce"],
-        "on": SYSTEMS["ce"] | {"restart_optimizer": False},  # as the run file has it
-        "anew": SYSTEMS["ce"] | {"restart_optimizer": True},
-        "long": SYSTEMS["ce"] | {"steps": 14},
+        "on": {"objective": "ce", "restart_optimizer": False},  # as the run file has it
+        "anew": {"objective": "ce", "restart_optimizer": True},
+        "long": {"objective": "ce", "steps": 14},
     }
     path = write_experiment(tmp_path, task, systems=systems, seeds=[1], jobs=str(own / "jobs"), analyses=[])
     plan = Plan(read_experiment(path, []))
@@ -274,7 +337,7 @@ def test_a_job_that_fails_does_not_stop_the_others(task, tmp_path):
     assert result.returncode == 1
     assert "Failed: demo-1-bad: " in result.stderr.decode()
     assert "weights.txt" in result.stderr.decode()
-    assert "Not done yet: 1 runs (demo, seed 1: bad)" in (tmp_path / "experiment/report/report.md").read_text()
+    assert "Not done yet: 1 run (demo, seed 1: bad)" in (tmp_path / "experiment/report/report.md").read_text()
 
 
 def test_patience_may_end_the_shared_stage(task, tmp_path):
@@ -323,7 +386,7 @@ def test_results_belong_to_their_corpus(whole, task, tmp_path):
     other.write_text((task / "test.en").read_text().replace("a", "o"))
     tasks = {"demo": {"run": str(task / "run.yaml"), "settings": [f"data.test.test=[{other}, {task}/test.de]"]}}
     path = write_experiment(tmp_path, task, output=str(whole), tasks=tasks)
-    assert "is done, but with other settings (another test test corpus)" in refused("experiment", path)
+    assert "is done, but the content of data.test.test has changed" in refused("experiment", path)
     copied = tmp_path / "experiment"
     shutil.copytree(whole, copied, symlinks=True)
     tasks["demo"]["settings"] = [f"data.test.more=[{other}, {task}/test.de]"]
@@ -363,7 +426,10 @@ BAD = {
         {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": []}}}},
         "systems.a.vary.scale_token: ",
     ),
-    "five to be tested against": ({"report": {"significance": ["ce"] * 5}}, "report.significance: "),
+    "five to be tested against": (
+        {"report": {"significance": ["ce"] * 5}},
+        "report.significance: there should be at most 4, not 5",
+    ),
     "two settings that vary": (
         {"systems": {"a": {"objective": "cbmi", "vary": {"scale_token": [1.0], "scale_sentence": [1.0]}}}},
         "vary: should name one setting",
@@ -371,6 +437,19 @@ BAD = {
     "an objective without its language model": (
         {"systems": {"a": {"objective": "cbmi", "language_model": "off"}}},
         "systems.a: stages.adapt: objective 'cbmi' needs a language model",
+    ),
+    "a system to be tested against twice": (
+        {"report": {"significance": ["ce", "ce"]}},
+        "report.significance: this is given twice: 'ce'",
+    ),
+    "a system's label twice": (
+        {"systems": {"a": {"objective": "ce", "label": "L"}, "b": {"objective": "bmi", "label": "L"}}},
+        "systems: two are labelled 'L'",
+    ),
+    "one seed that is no list": ({"seeds": 1}, "seeds: should be a list, not 1"),
+    "a word that varies": (
+        {"systems": {"a": {"objective": "cbmi", "vary": {"std": ["official"]}}}},
+        "systems.a.vary.std.0: 'official' is no number",
     ),
     "an unknown key": ({"sedes": [1]}, "unknown key 'sedes' (did you mean 'seeds'?)"),
 }

@@ -16,7 +16,7 @@ from cbmi.progress import say
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072b2", "#d55e00", "#009e73", "#c1272d", "#8a929c"  # told apart by all eyes
 INK, FAINT = "#1b2027", "#e1e5ea"
-CYCLE = [BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a", "#222222"]
+CYCLE = [BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#6a3d9a", "#8c564b"]
 STYLE = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -66,6 +66,11 @@ def plotting() -> Iterator[Any]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if missing:
         say(f"Some characters of the figures have no glyph here: install one of {', '.join(FONTS[1:4])}.")
+
+
+def drawable(text: str) -> str:
+    """Text as it stands: a dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
 
 
 def drawn(figure: Any) -> Picture:

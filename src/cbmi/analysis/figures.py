@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cbmi.analysis.drawing import BLUE, FAINT, GREY, INK, ORANGE, Picture, drawn, plotting
+from cbmi.analysis.drawing import BLUE, FAINT, GREY, INK, ORANGE, Picture, drawable, drawn, plotting
 from cbmi.analysis.heatmap import FACTORS, level
 from cbmi.analysis.words import sums, words
 from cbmi.data.prepare import open_corpus
@@ -52,7 +52,7 @@ def sentence(pyplot: Any, record: Record) -> Any:
     renderer = figure.canvas.get_renderer()
 
     def width(text: str, size: float) -> float:
-        shown = figure.text(0, 0, _drawable(text), fontsize=size)
+        shown = figure.text(0, 0, drawable(text), fontsize=size)
         inches = shown.get_window_extent(renderer).width / figure.dpi
         shown.remove()
         return inches
@@ -74,7 +74,7 @@ def sentence(pyplot: Any, record: Record) -> Any:
     axis.set(xlim=(0, LINE_WIDTH), ylim=(height, 0))
     axis.axis("off")
     for number, text in enumerate(source):
-        axis.text(0, 0.2 + 0.24 * number, _drawable(text), fontsize=10, color="#5b6470")
+        axis.text(0, 0.2 + 0.24 * number, drawable(text), fontsize=10, color="#5b6470")
     top = 0.24 * len(source) + 0.22
     if cut:
         axis.text(LINE_WIDTH if leftwards else 0, top + 1.45 * LINE_HEIGHT * line + 0.15, "…", fontsize=11)
@@ -84,7 +84,7 @@ def sentence(pyplot: Any, record: Record) -> Any:
         box = pyplot.Rectangle((x, y), wide, 0.3, color=COLORS[own], linewidth=0)
         axis.add_patch(box)
         white = "#ffffff" if own in DARK else INK
-        axis.text(x + wide / 2, y + 0.15, _drawable(text), fontsize=11, color=white, ha="center", va="center")
+        axis.text(x + wide / 2, y + 0.15, drawable(text), fontsize=11, color=white, ha="center", va="center")
         axis.text(x + wide / 2, y + 0.4, _signed(value), fontsize=7, color="#5b6470", ha="center", va="center")
     _key(pyplot, axis, height - 0.2)
     return figure
@@ -195,11 +195,6 @@ def _logged(run: Run) -> list[Record]:
 
 def _signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
-
-
-def _drawable(text: str) -> str:
-    """Text as it stands: a dollar sign would begin a formula."""
-    return text.replace("$", r"\$")
 
 
 def _wrapped(text: str, room: float, width: Any) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 
 from cbmi.errors import UserError
 from cbmi.experiments.jobs import Job, Plan
 from cbmi.experiments.results import write_results
 from cbmi.experiments.runner import Runner, parse_shard
 from cbmi.experiments.settings import Experiment
+from cbmi.files import disk_errors
 from cbmi.objectives import build
 from cbmi.progress import clock, say
 from cbmi.training.train import Stopped
@@ -16,6 +18,7 @@ from cbmi.training.work import Work, language_model_flops, matrix_rate, passes, 
 from cbmi.training.world import choose_device, choose_precision
 
 USUAL_MFU = 0.3  # of a step, where no job has shown how fast this machine is
+START_UP = 10.0  # seconds of a job around its training: the process begins, the test sets are translated
 USUAL_LENGTH = 27  # pieces per sentence
 
 
@@ -34,6 +37,10 @@ def run_experiment(
     if report_only:
         _report(plan, wanted=True)
         return 0
+    for folder in (plan.folder, plan.jobs_folder):
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
     runner = Runner(plan, devices, part)
     runner.run()
     write_results(plan)
@@ -86,9 +93,10 @@ def estimates(plan: Plan, device: str) -> dict[str, float]:
     chosen = choose_device(device)
     rate = matrix_rate(chosen, choose_precision("auto", chosen)) * USUAL_MFU
     arithmetic = {job.id: operations(job) / rate for job in plan.jobs.values()}
-    known = [r["job_seconds"] / arithmetic[r["job"]] for r in plan.results() if arithmetic[r["job"]]]
+    done = [(arithmetic[record["job"]], record["job_seconds"]) for record in plan.results()]
+    known = [max(seconds - START_UP, 0.1) / expected for expected, seconds in done if expected]
     factor = statistics.median(known) if known else 1.0
-    return {name: seconds * factor for name, seconds in arithmetic.items()}
+    return {name: START_UP + seconds * factor for name, seconds in arithmetic.items()}
 
 
 def operations(job: Job) -> float:

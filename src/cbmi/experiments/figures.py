@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cbmi.analysis.drawing import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, drawn, plotting
+from cbmi.analysis.drawing import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, drawable, drawn, plotting
 from cbmi.experiments.settings import Experiment
 from cbmi.experiments.table import METRIC_NAMES, Cell, Row, Table
 
@@ -49,17 +49,15 @@ def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
     if not panels or len(table.rows) > 40:
         return None
     height = 0.9 + 0.3 * max(len(compared(*panel)) for panel in panels)
-    figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(2.4 + 3.6 * len(panels), height), squeeze=False, layout="constrained"
-    )
+    figure, axes = _panels(pyplot, len(panels), (4.2, height), 3)
     before: list[str] = []  # names that stand beside the panel on the left are not repeated
-    for axis, (column, block) in zip(axes[0], panels, strict=True):
+    for axis, (column, block) in zip(axes, panels, strict=True):
         shown = compared(column, block)
         low, high = _limits([row.cells[column] for row in shown])
         for place, row in enumerate(reversed(shown)):
             cell = row.cells[column]
             points = list(cell.differences.values())
-            color = BLUE if cell.difference >= 0 else ORANGE
+            color = BLUE if cell.ahead else ORANGE
             if not low <= cell.difference <= high:  # at the edge, with its number
                 edge, marker, side = (low, "<", 1) if cell.difference < low else (high, ">", -1)
                 axis.plot(edge, place, marker, color=color, markersize=7)
@@ -71,14 +69,28 @@ def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
                 axis.plot(points, [place] * len(points), "o", color=GREY, markersize=4, alpha=0.8)
             axis.plot(cell.difference, place, "D", color=color, markersize=6)
         axis.axvline(0, color=INK, linewidth=1)
-        labels = [row.label for row in reversed(shown)]
-        axis.set_yticks(range(len(shown)), labels if labels != before else [""] * len(labels))
+        labels = [drawable(row.label) for row in reversed(shown)]
+        repeated = labels == before and not axis.get_subplotspec().is_first_col()
+        axis.set_yticks(range(len(shown)), [""] * len(labels) if repeated else labels)
         before = labels
         axis.set_ylim(-0.6, len(shown) - 0.4)
         axis.grid(axis="y", visible=False)
-        title = table.columns[column] + (f" ({block})" if block else "")
-        axis.set(title=title, xlabel=f"{table.metric}, difference to {experiment.label(experiment.baseline)}")
+        title = drawable(table.columns[column] + (f" ({block})" if block else ""))
+        name = drawable(experiment.label(experiment.baseline))
+        axis.set(title=title, xlabel=f"{table.metric}, difference to {name}")
     return figure
+
+
+def _panels(pyplot: Any, count: int, size: tuple[float, float], most: int = 2) -> tuple[Any, list[Any]]:
+    """A figure of so many panels of a size, at most so many in a row."""
+    rows = -(-count // most)
+    columns = -(-count // rows)
+    figsize = (size[0] * columns, size[1] * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
+    axes = list(axes.flat)
+    for axis in axes[count:]:
+        axis.remove()
+    return figure, axes[:count]
 
 
 def _limits(cells: list[Cell]) -> tuple[float, float]:
@@ -106,15 +118,16 @@ def sweep(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
             if not found:
                 continue
             means, spreads = ([f(scores) for _, scores in found] for f in (np.mean, np.std))
-            label = experiment.title_of(task)
+            label = drawable(experiment.title_of(task))
             axis.errorbar([v for v, _ in found], means, spreads, marker="o", capsize=3, color=color, label=label)
             base = _scores(experiment, records, task, experiment.baseline)
             if base:
                 axis.axhline(np.mean(base), color=color, linestyle="--", linewidth=1)
         fixed = ", ".join(f"{k} {v}" for k, v in system.objective.items() if k not in ("name", "preset"))
         axis.set(xlabel=f"{setting}" + (f"   ({fixed})" if fixed else ""))
-    axes[0][0].set_ylabel(METRIC_NAMES[experiment.report.metric])
-    axes[0][0].legend(title=f"dashed: {experiment.label(experiment.baseline)}", fontsize=9)
+    on_valid = ", validation" if experiment.report.sets[0] == "valid" else ""
+    axes[0][0].set_ylabel(METRIC_NAMES[experiment.report.metric] + on_valid)
+    axes[0][0].legend(title=f"dashed: {drawable(experiment.label(experiment.baseline))}", fontsize=9)
     return figure
 
 
@@ -137,10 +150,8 @@ def prior_accuracy(pyplot: Any, experiment: Experiment, records: list[Record]) -
     found = {task: accuracies for task, accuracies in found.items() if accuracies}
     if not found:
         return None
-    figure, axes = pyplot.subplots(
-        1, len(found), figsize=(5.6 * len(found), 3.4), squeeze=False, layout="constrained"
-    )
-    for axis, (task, accuracies) in zip(axes[0], found.items(), strict=True):
+    figure, axes = _panels(pyplot, len(found), (5.6, 3.4))
+    for axis, (task, accuracies) in zip(axes, found.items(), strict=True):
         bins = accuracies[0]["bins"]
         tokens = np.sum([[b["tokens"] for b in one["bins"]] for one in accuracies], axis=0)
         places = np.arange(len(bins))
@@ -152,8 +163,8 @@ def prior_accuracy(pyplot: Any, experiment: Experiment, records: list[Record]) -
         names = [_bin_label(b) for b in bins]
         axis.set_xticks(places, names, fontsize=8)
         axis.set(xlabel="CBMI, nats", ylabel="top-1 accuracy", ylim=(0, 1))
-        axis.set_title(experiment.title_of(task))
-    axes[0][0].legend(fontsize=9)
+        axis.set_title(_title(experiment, task))
+    axes[0].legend(fontsize=9)
     return figure
 
 
@@ -169,13 +180,11 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
     tasks = [t for t in experiment.tasks if any(r["task"] == t and r.get("validations") for r in records)]
     if not tasks:
         return None
-    figure, axes = pyplot.subplots(
-        1, len(tasks), figsize=(5.6 * len(tasks), 3.4), squeeze=False, layout="constrained"
-    )
-    for axis, task in zip(axes[0], tasks, strict=True):
+    figure, axes = _panels(pyplot, len(tasks), (5.6, 3.4))
+    for axis, task in zip(axes, tasks, strict=True):
         mine = [r for r in records if r["task"] == task and r.get("validations")]
         kind = "valid_bleu" if "valid_bleu" in mine[0]["validations"][0] else "valid_loss"
-        start = [r for r in mine if r["kind"] == "start"]
+        start, shown = [r for r in mine if r["kind"] == "start"], []
         if start:
             steps, values = _course(start, kind)
             axis.plot(steps, values, color=INK, marker="o" if len(steps) == 1 else None, label="shared stages")
@@ -185,15 +194,22 @@ def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> An
             course = _course([r for r in mine if r.get("system") == system], kind)
             marker = "o" if len(course[0]) == 1 else None  # a single validation is no line
             style = {"color": CYCLE[place % len(CYCLE)], "marker": marker, "linewidth": 1.2}
-            axis.plot(*course, line, label=experiment.label(system), **style)
-        title = experiment.title_of(task)
-        axis.set(xlabel="steps", ylabel={"valid_bleu": "validation BLEU"}.get(kind, "validation loss"), title=title)
+            axis.plot(*course, line, label=drawable(experiment.label(system)), **style)
+            shown += course[1]
+        kind_name = {"valid_bleu": "validation BLEU"}.get(kind, "validation loss")
+        axis.set(xlabel="steps", ylabel=kind_name, title=_title(experiment, task))
         if kind == "valid_bleu" and start and len(values) > 3:  # the first steps would squeeze the rest
-            axis.set_ylim(bottom=np.percentile(values, 30))
+            bottom = min([np.percentile(values, 30), *shown])
+            axis.set_ylim(bottom=bottom - 0.05 * (max([*values, *shown]) - bottom))
         axis.locator_params(axis="x", nbins=5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes[0][-1].legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    figure.legend(*axes[-1].get_legend_handles_labels(), fontsize=8, loc="outside right center")
     return figure
+
+
+def _title(experiment: Experiment, task: str) -> str:
+    block = experiment.tasks[task].block
+    return drawable(experiment.title_of(task) + (f" ({block})" if block else ""))
 
 
 def _course(records: list[Record], kind: str) -> tuple[list[int], list[float]]:

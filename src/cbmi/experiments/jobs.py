@@ -77,20 +77,40 @@ class Job:
         if self.kind == "corpus" or not self.result_file.exists():
             return None
         result = read_json(self.result_file)
+        if not isinstance(result, dict) or not {"settings", "job"} <= result.keys():
+            raise UserError(f"{self.result_file}: this is no result; delete it, and the job is done again.")
         # Through RunConfig, so that a setting that has come since has its default.
         settings = check(RunConfig, result["settings"], str(self.result_file)).plain()
         changes = differences(settings, without_infinities(self.settings))
         changes = [line for line in changes if not line.startswith(ELSEWHERE)]
         known = result.get("files", {})
-        changes += [f"another {name} corpus" for name, own in self.files.items() if known.get(name, own) != own]
+        others = [f"data.{name.replace(' ', '.')}" for name, own in self.files.items() if known.get(name, own) != own]
         if changes:
             raise UserError(
                 f"{self.folder} is done, but with other settings ({'; '.join(changes[:3])}): give the task or the "
                 "system another name, choose another output=…, or delete the folder."
             )
-        if self.kind == "system" and not self.config.data.test.keys() <= result["scores"].keys():
-            return None  # a test set has been added
+        if others:
+            raise UserError(
+                f"{self.folder} is done, but the content of {' and '.join(others)} has changed since: bring it "
+                "back, give the task or the test set another name, or choose another output=…."
+            )
+        if "scores" in result:
+            sets = self.config.data.test
+            if self.kind == "system" and not sets.keys() <= result["scores"].keys():
+                return None  # a test set has been added
+            result["scores"] = {name: result["scores"][name] for name in sets if name in result["scores"]}
         return result
+
+    def check_begun(self) -> None:
+        """Refuse a run that has begun with other settings and is not done."""
+        if self.kind in ("start", "system") and self.run.config_file.exists() and not self.done():
+            changes = self.run.changes(self.config)
+            if changes:
+                raise UserError(
+                    f"{self.folder} has begun with other settings ({'; '.join(changes[:3])}): go on with those, "
+                    "choose another output=…, or delete the folder."
+                )
 
     def check_corpus(self) -> None:
         """Refuse a prepared corpus of other settings or of other files."""
@@ -124,6 +144,8 @@ class Plan:
         self.of_system: dict[tuple[str, int, str], str] = {}  # (task, seed, system) → job
         for name, task in experiment.tasks.items():
             self._plan_task(name, task)
+        for job in self.jobs.values():
+            job.check_begun()
 
     def _plan_task(self, name: str, task: Task) -> None:
         experiment, where = self.experiment, f"tasks.{name}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cbmi.data.text import read_lines, read_pairs
+from cbmi.errors import UserError
 from cbmi.evaluation.significance import Metric, Resampled, compare
 from cbmi.experiments.jobs import Plan
 from cbmi.experiments.table import tested_against
@@ -57,7 +58,12 @@ def _metric(plan: Plan, task: str, chosen: str) -> Metric:
 
 def _resampled(plan: Plan, metric: Metric, record: Record, chosen: str) -> Resampled:
     file = plan.jobs[record["job"]].run.test / f"{chosen}.txt"
-    return metric.resampled(list(read_lines(str(file), Counter())), plan.experiment.report.resamples)
+    lines = list(read_lines(str(file), Counter()))
+    if len(lines) != metric.lines:
+        raise UserError(
+            f"{file}: there are {len(lines):,} translations of {metric.lines:,} sentences; delete the job."
+        )
+    return metric.resampled(lines, plan.experiment.report.resamples)
 
 
 def _comparisons(plan: Plan, task: str, chosen: str, runs: dict[tuple[str, int], Resampled]) -> Iterator[Record]:

@@ -13,19 +13,21 @@ import numpy as np
 
 from cbmi.analysis.drawing import data_address
 from cbmi.analysis.pages import render_page
+from cbmi.analysis.prior_accuracy import PRIORS, bin_name
 from cbmi.errors import UserError
 from cbmi.experiments.figures import make_figures
 from cbmi.experiments.jobs import Plan
 from cbmi.experiments.measure import measure, records_of
 from cbmi.experiments.results import write_results
 from cbmi.experiments.settings import Experiment
-from cbmi.experiments.table import label_of, make_table, markdown, to_latex, to_markdown
+from cbmi.experiments.table import label_of, make_table, markdown, signed, to_latex, to_markdown
 from cbmi.files import locked, write_atomically
 from cbmi.progress import clock
 from cbmi.yaml_text import dump_yaml
 
 CAPTIONS = {
-    "differences": "Difference to the baseline: diamonds are means, dots are seeds, each against its own baseline.",
+    "differences": "Difference to the baseline: diamonds are means, dots are seeds, each against its own baseline; "
+    "an arrow stands for a system too far off to be drawn.",
     "sweep": "Score over the setting that varies; bars are standard deviations over the seeds.",
     "prior-accuracy": "How often each prior's best guess is the gold token, for tokens in bins of CBMI.",
     "validation": "The course of validation: what all systems share, then each system; means over the seeds.",
@@ -64,11 +66,12 @@ def render(
         "title": experiment.title,
         "table": table,
         "label_of": label_of,
+        "signed": signed,
         "cost_columns": COSTS,
         "cost_note": COST_NOTE,
         "costs": costs(experiment, done) if experiment.report.costs else [],
         "comparisons": _by_seed(experiment, records),
-        "accuracies": [record for record in done if record["kind"] == "prior-accuracy"],
+        "accuracies": _accuracies(experiment, done),
         "figures": {name: (data_address(svg), CAPTIONS[name]) for name, (svg, _) in figures.items()},
         "jobs": [_job_view(record, links) for record in _distinct(done)],
         "missing": _missing(experiment, done),
@@ -82,7 +85,9 @@ def render(
     }
     if table.rows:
         files |= {"table.tex": to_latex(table), "table-std.tex": to_latex(table, spread=True)}
-        files["results.csv"] = _csv(done)
+        files |= {"results.csv": _csv(_runs(done)), "comparisons.csv": _csv(_compared(records))}
+    if view["accuracies"]:
+        files["prior-accuracy.csv"] = _csv(view["accuracies"])
     for name, (svg, png) in figures.items():
         files |= {f"{name}.svg": svg, f"{name}.png": png}
     return files
@@ -173,7 +178,7 @@ def _facts(records: list[Record]) -> list[tuple[str, str]]:
     facts += [("Commit", ", ".join(commits))] if commits else []
     total = sum(record.get("job_seconds", 0.0) for record in distinct)
     if total:
-        facts.append(("All jobs", f"{len(distinct)}, {total / 3600:.2f} hours one after another"))
+        facts.append(("All jobs", f"{len(distinct)}, one after another {clock(total)}"))
     return facts
 
 
@@ -182,11 +187,16 @@ def _markdown(view: dict[str, Any], figures: dict[str, Any]) -> str:
     if view["table"].rows:
         parts.append(to_markdown(view["table"]))
     parts += [f"![{CAPTIONS[name]}]({name}.png)\n" for name in figures]
+    if view["comparisons"]:
+        parts.append(_comparisons_markdown(view["comparisons"]))
+    if view["accuracies"]:
+        parts.append(_accuracies_markdown(view["accuracies"]))
     if view["costs"]:
         parts.append(_costs_markdown(view["costs"]))
     if view["missing"]:
         more = "; …" if len(view["missing"]) > 4 else ""
-        parts.append(f"Not done yet: {len(view['missing'])} runs ({'; '.join(view['missing'][:4])}{more}).\n")
+        runs = "1 run" if len(view["missing"]) == 1 else f"{len(view['missing'])} runs"
+        parts.append(f"Not done yet: {runs} ({'; '.join(view['missing'][:4])}{more}).\n")
     parts.append("\n".join(f"- {name}: {value}" for name, value in view["facts"]))
     parts += [f"- {task}: `{signature}`" for task, signature in view["signatures"].items()]
     parts += ["", "| job | BLEU | steps | training | whole job | device |", "|---|---|--:|--:|--:|---|"]
@@ -212,6 +222,37 @@ COST_NOTE = (
 )
 
 
+def _comparisons_markdown(rows: list[dict[str, Any]]) -> str:
+    lines = ["| system | against | on | difference (p) | seed by seed |", "|---|---|---|--:|---|"]
+    for row in rows:
+        each = [f"{signed(one['difference'])} ({one['p']:.3f})" for one in (row["all"], *row["seeds"])]
+        names = [markdown(text) for text in (*row["labels"], f"{row['task']}, {row['set']}")]
+        lines.append("| " + " | ".join([*names, each[0], ", ".join(each[1:])]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _accuracies(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]:
+    """How often each prior is right, by task and bin of CBMI, over all seeds' tokens."""
+    rows = []
+    for task in experiment.tasks:
+        found = [r["accuracy"] for r in records if r["kind"] == "prior-accuracy" and r["task"] == task]
+        for bins in zip(*([*one["bins"], one | {"above": None, "to": None}] for one in found), strict=True):
+            tokens = sum(one["tokens"] for one in bins)
+            whole = bins[0]["above"] is None and bins[0]["to"] is None
+            row = {"task": experiment.title_of(task), "CBMI": "all" if whole else bin_name(bins[0]), "tokens": tokens}
+            right = {prior: sum(one["tokens"] * one.get(prior, 0.0) for one in bins) for prior in PRIORS}
+            rows.append(row | {prior: round(right[prior] / tokens, 4) if tokens else None for prior in PRIORS})
+    return rows
+
+
+def _accuracies_markdown(rows: list[dict[str, Any]]) -> str:
+    lines = ["| task | CBMI, nats | tokens | LM prior | TM prior | CBMI prior |", "|---|--:|--:|--:|--:|--:|"]
+    for row in rows:
+        shares = ["–" if row[prior] is None else f"{100 * row[prior]:.1f} %" for prior in PRIORS]
+        lines.append("| " + " | ".join([markdown(row["task"]), row["CBMI"], f"{row['tokens']:,}", *shares]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def _costs_markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(["task", "system", *COSTS]) + " |", "|---|---" + "|--:" * len(COSTS) + "|"]
     for row in rows:
@@ -221,8 +262,13 @@ def _costs_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", COST_NOTE]) + "\n"
 
 
-def _csv(records: list[Record]) -> str:
-    """A line for every run and test set."""
+def _compared(records: list[Record]) -> list[dict[str, Any]]:
+    """Every test of significance; those over all seeds have none."""
+    return [{key: r[key] for key in r if key != "kind"} for r in records if r["kind"] == "comparison"]
+
+
+def _runs(records: list[Record]) -> list[dict[str, Any]]:
+    """Every run and test set."""
     rows = []
     for record in records:
         for chosen, scores in record.get("scores", {}).items():
@@ -231,6 +277,10 @@ def _csv(records: list[Record]) -> str:
             row |= {key: record.get(key) for key in ("steps", "training_seconds", "job_seconds", "tokens_per_second")}
             row |= {key: record.get(key) for key in ("device", "torch", "cbmi", "commit", "finished")}
             rows.append(row)
+    return rows
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     output = io.StringIO()
     writer = csv.DictWriter(output, names, lineterminator="\n")

@@ -15,12 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cbmi.errors import UserError
 from cbmi.experiments.jobs import Job, Plan
 from cbmi.experiments.results import add_attempt, collect, write_results
 from cbmi.files import try_lock, write_atomically
 from cbmi.progress import Bar, bar, clock, say
 from cbmi.signals import stop_signals
+from cbmi.training.world import choose_device
 from cbmi.yaml_text import dump_yaml
 
 LOOK_EVERY = 1.0  # seconds
@@ -102,7 +105,11 @@ class Runner:
         with open(job.folder / "output.txt", "ab") as output:
             said_before = output.tell()
             self.running[job.id] = process = subprocess.Popen(
-                command(job, device, self.plan), stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock]
+                command(job, device, self.plan),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock],
+                env=environment(self.devices),
             )
             if self.stop_signal is not None:  # it came while the process was being started
                 process.terminate()
@@ -146,8 +153,10 @@ class Runner:
             except UserError as error:  # the jobs go on; each has its own result
                 say(str(error))
         states = [state(job, self._steps_before(job)) if job.stages else (0, "") for job in busy]
-        done = sum(job.steps for job in over) + sum(steps for steps, _ in states)
-        parts = [f"{len(over)} of {len(self.wanted)} jobs"]
+        finished = [job for job in over if job.id not in self.failed]
+        done = sum(job.steps for job in finished) + sum(steps for steps, _ in states)
+        parts = [f"{len(finished)} of {len(self.wanted)} jobs"]
+        parts += [f"{len(over) - len(finished)} failed"] if len(over) > len(finished) else []
         parts += [f"{job.id} {note}".strip() for job, (_, note) in zip(busy, states, strict=True)]
         if elsewhere and not busy:
             parts.append(f"waiting for {elsewhere[0]}, which another process is at")
@@ -159,6 +168,13 @@ class Runner:
         for process in list(self.running.values()):
             if process is not None and process.poll() is None:
                 process.terminate()
+
+
+def environment(devices: list[str]) -> dict[str, str]:
+    """Of a job's process: where several work on one CPU, each has its share of the threads."""
+    on_cpu = sum(choose_device(device).type == "cpu" for device in devices)
+    threads = max(1, torch.get_num_threads() // max(1, on_cpu))
+    return ({"OMP_NUM_THREADS": str(threads)} if on_cpu > 1 else {}) | os.environ
 
 
 def command(job: Job, device: str, plan: Plan) -> list[str]:

@@ -6,12 +6,21 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cbmi.config import Count, Flag, Name, Positive, Settings, check, nearest, read_mapping, with_overrides
 from cbmi.errors import UserError
 
 Metric = Literal["bleu", "chrf", "ter", "multi-bleu"]
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+Number = Annotated[int | float, BeforeValidator(_number)]
 
 
 class Task(Settings):
@@ -42,7 +51,7 @@ class System(Settings):
     steps: Positive | None = None  # of the last stage; None: the run file's
     restart_optimizer: Flag | None = None  # likewise
     # One setting of the objective and its values: a system each.
-    vary: dict[str, Annotated[tuple[int | float, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    vary: dict[str, Annotated[tuple[Number, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -82,8 +91,8 @@ class Experiment(Settings):
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     analyses: tuple[Literal["prior-accuracy"], ...] = ()  # of the first stages' runs
     report: Report = Report()
-    # By task and system, what others have published; it stands beside what was measured.
-    published: dict[str, dict[str, str]] = Field(default_factory=dict)
+    # By task and system, the BLEU that others have published; it stands beside what was measured on the first set.
+    published: dict[str, dict[str, str | Number]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Experiment:
@@ -93,10 +102,17 @@ class Experiment(Settings):
             raise ValueError("seeds: the same seed is given twice")
         names = [name for system, one in self.systems.items() for name in _names(system, one)]
         columns = [(self.title_of(name), task.block) for name, task in self.tasks.items()]
-        for what, several in (("systems: two are", names), ("tasks: two columns are", columns)):
+        labels = [self.label(name) for name in self.expanded()]
+        against = list(self.report.significance)
+        for what, several in (
+            ("systems: two are named", names),
+            ("systems: two are labelled", labels),
+            ("tasks: two columns are named", columns),
+            ("report.significance: this is given twice:", against),
+        ):
             for one in several:
                 if several.count(one) > 1:
-                    raise ValueError(f"{what} named '{one[0] if isinstance(one, tuple) else one}'")
+                    raise ValueError(f"{what} '{one[0] if isinstance(one, tuple) else one}'")
         places = [("report.baseline", [self.report.baseline] if self.report.baseline else [])]
         places += [("report.significance", self.report.significance)]
         places += [(f"published.{task}", systems) for task, systems in self.published.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ class Cell:
     best: bool = False
     published: str | None = None
     wanted: int = 1  # seeds that the experiment has
+    lower: bool = False  # is better
 
     @property
     def mean(self) -> float:
@@ -41,6 +42,11 @@ class Cell:
         return float(np.mean(list(self.differences.values()))) if self.differences else None
 
     @property
+    def ahead(self) -> bool:
+        """Whether it is at least as good as the baseline."""
+        return (self.difference or 0.0) * (-1 if self.lower else 1) >= 0
+
+    @property
     def spread(self) -> str:
         return f" ± {self.std:.2f}" if len(self.scores) > 1 else ""
 
@@ -52,8 +58,14 @@ class Cell:
 
     def text(self, spread: bool = True) -> str:
         """29.01 ± 0.08 (+0.91)"""
-        difference = "" if self.difference is None else f" ({self.difference:+.2f})"
+        difference = "" if self.difference is None else f" ({signed(self.difference)})"
         return f"{self.mean:.2f}" + (self.spread if spread else "") + difference
+
+
+def signed(difference: float) -> str:
+    """+0.91; what rounds to nothing has no minus."""
+    text = f"{difference:+.2f}"
+    return "+0.00" if text == "-0.00" else text
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,8 @@ def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
         for title in columns:
             place = [p for p, name in places if name == title and (experiment.tasks[p[0]].block or "") == block]
             cells = _column(experiment, records, *place[0]) if place else {}
+            if place and place[0] != next(p for p, _ in places if p[0] == place[0][0]):  # published once a task
+                cells = {system: replace(cell, published=None) for system, cell in cells.items()}
             for system in systems:
                 grid[system].append(cells.get(system))
         for system, cells in grid.items():
@@ -107,7 +121,7 @@ def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[
     several = len({experiment.metric(task) for task in experiment.tasks}) > 1
     for name in experiment.tasks:
         for chosen in sets[name]:
-            parts = [experiment.title_of(name)] + ([chosen] if len(sets[name]) > 1 else [])
+            parts = [experiment.title_of(name)] + ([chosen] if len(sets[name]) > 1 or chosen == "valid" else [])
             parts += [METRIC_NAMES[experiment.metric(name)]] if several else []
             result.append(((name, chosen), ", ".join(parts)))
     return result
@@ -136,10 +150,18 @@ def _column(experiment: Experiment, records: list[Record], task: str, chosen: st
             {seed: score - compared[seed] for seed, score in runs.items() if seed in compared},
             _marks(experiment, records, task, chosen, system),
             complete.get(system) == best and len(complete) > 1,
-            experiment.published.get(task, {}).get(system),
+            _published(experiment, task, system),
             len(experiment.seeds),
+            metric == "ter",
         )
     return cells
+
+
+def _published(experiment: Experiment, task: str, system: str) -> str | None:
+    value = experiment.published.get(task, {}).get(system)
+    if value is None or experiment.metric(task) not in ("bleu", "multi-bleu"):
+        return None
+    return value if isinstance(value, str) else f"{value:.2f}"
 
 
 def _seed(record: Record) -> int:
@@ -169,12 +191,13 @@ def _notes(experiment: Experiment, seeds: int) -> list[str]:
             f"Mean ± (population) standard deviation over {seeds} seeds; differences over those that both have."
         )
     if experiment.systems:
-        notes.append(f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best.")
+        lower = " Lower TER is better." if any(experiment.metric(task) == "ter" for task in experiment.tasks) else ""
+        notes.append(f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best.{lower}")
     together = ", over all seeds" if seeds > 1 else ""
     for symbol, other in zip(SYMBOLS, tested_against(experiment), strict=False):
         notes.append(
             f"{symbol} / {symbol * 2}: differs from {experiment.label(other).removeprefix('+ ')} with p < 0.05 / "
-            f"p < 0.01 (paired bootstrap, {experiment.report.resamples:,} samples of the test set{together})."
+            f"p < 0.01 (paired bootstrap, {experiment.report.resamples:,} samples of the sentences{together})."
         )
     return notes
 
@@ -221,7 +244,7 @@ def to_latex(table: Table, spread: bool = False) -> str:
             block = row.block
         lines.append(" & ".join([_latex_label(row), *(_latex_cell(cell, spread) for cell in row.cells)]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, *(f"% {note}" for note in table.notes)]) + "\n"
+    return "\n".join([*lines, f"% {table.metric}", *(f"% {note}" for note in table.notes)]) + "\n"
 
 
 def _latex_label(row: Row) -> str:

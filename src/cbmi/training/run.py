@@ -75,9 +75,7 @@ class Run:
         """Make this the run of `config`, or refuse if it is that of another that has got anywhere."""
         config = _resolved(config)
         if self.config_file.exists():
-            changes = _changes_that_matter(_resolved(self._known_config()), config)
-            if not self.begun:  # nothing but data has been made so far
-                changes = [change for change in changes if change.startswith(("data.", "initialize:"))]
+            changes = self.changes(config)
             if changes and not self.prepared:
                 self.clear()
             elif changes:
@@ -90,6 +88,13 @@ class Run:
                 f"{self.path} holds vocab, data or checkpoints but is no run directory: choose another output=…."
             )
         write_atomically(self.config_file, dump_yaml(config.plain()))
+
+    def changes(self, config: RunConfig) -> list[str]:
+        """In what `config` differs from the settings of what was made here so far."""
+        changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
+        if self.begun:
+            return changes
+        return [change for change in changes if change.startswith(("data.", "initialize:"))]  # there are only data
 
     @contextmanager
     def lock(self) -> Iterator[None]:
