@@ -142,7 +142,7 @@ def test_left_out_lines_have_a_line_of_weights(tmp_path):
     lines = cbmi("weights", tmp_path / "run", "--objective", "bmi").stdout.decode().splitlines()
     assert len(lines) == 40
     assert lines[7] == "1"
-    assert (tmp_path / "run" / "data" / "train" / "statistics" / "token-bmi").exists()
+    assert (tmp_path / "run" / "data" / "train" / "statistics" / "bmi").exists()
 
 
 def test_objectives_without_weights_write_none(started):

@@ -37,8 +37,8 @@ class Statistics:
         return map_array(path, np.dtype(np.int64), self.sizes[1])
 
     def bmi(self) -> np.ndarray:
-        """(target tokens,): bilingual mutual information with the source; 0 for the end of sentence."""
-        return self._numbers("token-bmi", np.dtype(np.float32), 0.0, lambda: token_bmi(self.corpus, self.sizes))
+        """(target tokens,) in float16: bilingual mutual information with the source; 0 for the end of sentence."""
+        return self._numbers("bmi", np.dtype(np.float16), 0.0, lambda: token_bmi(self.corpus, self.sizes))
 
     def weights(self, file: str, per: str) -> np.ndarray:
         """(target tokens,) in float32: the weights that a text file gives, `per` token or pair."""
