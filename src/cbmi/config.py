@@ -103,9 +103,7 @@ class Settings(BaseModel):
 
 
 class Vocabulary(Settings):
-    size: Annotated[int, Field(ge=300, lt=1 << 31, strict=True)] = (
-        32000  # 256 byte pieces and 4 special ones are among them
-    )
+    size: Annotated[int, Field(ge=300, lt=1 << 31, strict=True)] = 32000  # 256 byte pieces and 4 special ones too
     shared: Flag = True
 
 
@@ -234,10 +232,12 @@ class RunConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _rate_of_big(cls, values: Any) -> Any:
-        model, optimizer = (values.get(key) for key in ("model", "optimizer")) if isinstance(values, dict) else (0, 0)
+        if not isinstance(values, dict):
+            return values
+        model, optimizer = values.get("model"), values.get("optimizer") or {}
         preset = model.get("preset") if isinstance(model, dict) else model
-        if preset == "big" and isinstance(optimizer or {}, dict):
-            return values | {"optimizer": {"peak_lr": BIG_PEAK_LR} | (optimizer or {})}
+        if preset == "big" and isinstance(optimizer, dict):
+            return values | {"optimizer": {"peak_lr": BIG_PEAK_LR} | optimizer}
         return values
 
     @model_validator(mode="after")

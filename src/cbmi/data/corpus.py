@@ -67,7 +67,9 @@ def new_array(path: Path, dtype: np.dtype, count: int, value: float) -> np.memma
     """A new file of `count` numbers by memory map, to be written to; each is `value` at first."""
     with disk_errors(path):
         with open(path, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)  # a full disk shows here, not as a bus error
+            if hasattr(os, "posix_fallocate"):  # a full disk shows here, not as a bus error
+                os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
+            file.truncate(count * dtype.itemsize)
         array = np.memmap(path, dtype=dtype, mode="r+", shape=(count,))
     array[:] = value
     return array

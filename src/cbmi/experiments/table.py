@@ -98,7 +98,8 @@ def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
         for title in columns:
             place = [p for p, name in places if name == title and (experiment.tasks[p[0]].block or "") == block]
             cells = _column(experiment, records, *place[0]) if place else {}
-            if place and place[0] != next(p for p, _ in places if p[0] == place[0][0]):  # published once a task
+            tests = [p for p, _ in places if place and p[0] == place[0][0] and p[1] != "valid"]
+            if place and place[0] not in tests[:1]:  # what others have published is of the first test set
                 cells = {system: replace(cell, published=None) for system, cell in cells.items()}
             for system in systems:
                 grid[system].append(cells.get(system))
