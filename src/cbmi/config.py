@@ -338,10 +338,11 @@ def check(kind: type[T], values: Any, where: str) -> T:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise UserError(f"{where}: {_sentence(error)}.") from None
+        raise UserError(f"{where}: {sentence_of(error)}.") from None
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence_of(error: ValidationError) -> str:
+    """The first of its complaints, without a full stop."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"] if part not in ("tuple[str, ...]", "[key]"))
     place = f"{place}: " if place else ""

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -96,8 +97,17 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full disk, a read-only folder and the like into a sentence."""
     try:
         yield
+    except BrokenPipeError:  # of who reads what is printed, not of a disk
+        raise
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}.") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that nothing can be written to, or that cannot be made, before work is done for it."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    with disk_errors(folder):
+        tempfile.TemporaryFile(dir=there).close()
 
 
 def try_lock(path: Path) -> int | None:

@@ -90,6 +90,12 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
     assert [(share, int(count)) for share, count, _ in shown[:4]] == [("99", 38), ("98", 37), ("95", 36), ("90", 34)]
     rows = [line.split(",") for line in (tmp_path / "x.histogram.csv").read_text().splitlines()[1:]]
     assert sum(int(count) for *_, count in rows) == 38  # those with text on both sides
+    chunk = tmp_path / "x.scores" / "0000000.npy"
+    whole = chunk.read_bytes()
+    for damaged in (whole[:-8], b""):
+        chunk.write_bytes(damaged)
+        assert cbmi(*arguments(small_run, files, prefix)).returncode == 0
+        assert chunk.read_bytes() == whole  # scored again
     monkeypatch.setattr(scoring.Scorer, "sentence_scores", None)  # must not be needed
     result = cbmi(*arguments(small_run, files, prefix), "--min", "0")
     assert result.returncode == 0, result.stderr.decode()

@@ -112,6 +112,7 @@ def test_what_only_some_have_rated_counts_as_far_as_it_goes(study):
     assert all(score["fluency"] is None and score["average"] is None for score in scores)
     assert found["agreement"]["adequacy"] is None
     assert "–" in to_markdown(found)
+    assert " 4.00 |" in to_markdown(found)  # one line has no interval
 
 
 def test_the_report_of_the_command(study, tmp_path):
@@ -122,6 +123,7 @@ def test_the_report_of_the_command(study, tmp_path):
     assert result.returncode == 0, result.stderr.decode()
     page = (folder / "report" / "report.html").read_text()
     assert "&lt;b&gt;&amp;|" in page
+    assert "kappa is above" not in page  # one annotator agrees with nobody
     assert "<b>&|" not in page
     rows = list(csv.DictReader(io.StringIO((folder / "report" / "ratings.csv").read_text())))
     assert len(rows) == 3 * 10 * len(CRITERIA)

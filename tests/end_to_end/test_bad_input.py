@@ -300,6 +300,7 @@ def test_score_and_evaluate_name_what_is_wrong(task):
     assert cbmi("train", path).returncode == 0
     files = ["--source", task / "test.src", "--target", task / "test.src"]
     assert "has no language model" in refused("score", task / "plain", *files)
+    assert "both.tsv has both sides; leave out" in refused("score", run, "--source", task / "both.tsv", *files[2:])
 
 
 def test_a_folder_that_cannot_be_written(task):
@@ -315,11 +316,17 @@ def test_wrong_usage_is_status_two():
 
 
 def test_a_reader_that_goes_away_is_no_error(small_run):
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, "-m", "cbmi", "translate", str(small_run / "run"), str(small_run / "train.src")]
-    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment())
-    assert b"Traceback" not in result.stderr
+    sides = ["--source", small_run / "train.src", "--target", small_run / "train.tgt"]
+    for arguments in (
+        ["translate", small_run / "run", small_run / "train.src"],
+        ["score", small_run / "run", *sides],
+    ):
+        read, write = os.pipe()
+        os.close(read)
+        command = [sys.executable, "-m", "cbmi", *map(str, arguments)]
+        result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment())
+        assert b"Traceback" not in result.stderr
+        assert b"cannot be written" not in result.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full is needed")

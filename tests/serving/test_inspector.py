@@ -70,7 +70,7 @@ def test_two_hundred_at_once_and_each_gets_its_own(address):
         ("/translate", b"{", 400, "not valid JSON"),
         ("/translate", b"\xff\xfe", 400, "not valid JSON"),
         ("/translate", b"[" * 100_000, 400, "not valid JSON"),
-        ("/translate", {}, 422, "source: Field required"),
+        ("/translate", {}, 422, "source: this key is missing"),
         ("/translate", {"source": []}, 422, "source: "),
         ("/translate", {"source": ["x"] * 65}, 422, "source: "),
         ("/translate", {"source": ["x" * 2001]}, 422, "source.0: "),

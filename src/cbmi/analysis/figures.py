@@ -33,10 +33,10 @@ LINE_WIDTH, LINE_HEIGHT = 7.0, 0.42  # inches
 MOST_WORDS, LONGEST_WORD, LONGEST_SOURCE = 80, 40, 600  # what is longer is cut
 
 
-def make_figures(model: Trained, records: Sequence[Record], sentences: Sequence[Record]) -> dict[str, Picture]:
-    """All figures that there is something to draw of, by name; `sentences` get one each."""
+def make_figures(model: Trained, records: Sequence[Record], chosen: int) -> dict[str, Picture]:
+    """All figures that there is something to draw of, by name; one shows the pair `chosen`, from 1."""
     with plotting() as pyplot:
-        figures = {f"sentence-{number}": sentence(pyplot, one) for number, one in enumerate(sentences, start=1)}
+        figures = {f"sentence-{chosen}": sentence(pyplot, records[chosen - 1])}
         figures["distribution"] = distribution(pyplot, records)
         figures["frequency"] = by_frequency(pyplot, records, _counts(model))
         figures["course"] = course(pyplot, _logged(model.run))
@@ -194,7 +194,8 @@ def _logged(run: Run) -> list[Record]:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
 def _wrapped(text: str, room: float, width: Any) -> list[str]:

@@ -28,6 +28,7 @@ from cbmi.training import checkpoint as store
 from cbmi.training.trained import Trained
 from cbmi.training.world import World
 
+COLUMNS = [*SIGNALS, "empty", "copies", "lengths"]  # of a chunk of scores
 SAMPLES = 6  # pairs shown at each quantile
 Pair = tuple[str, str]
 
@@ -93,7 +94,7 @@ class Scores:
             "corpus": files,
             "weights": weights,
             "window": WINDOW,
-            "columns": [*SIGNALS, "empty", "copies", "lengths"],
+            "columns": COLUMNS,
         }
         if not self.plan_file.exists():
             write_atomically(self.plan_file, to_json(plan))
@@ -108,7 +109,7 @@ class Scores:
     def complete(self, world: World) -> None:
         """Score the chunks that are missing; of several processes each takes its share."""
         sizes = {n: min(WINDOW, self.lines - n * WINDOW) for n in range(-(-self.lines // WINDOW))}
-        missing = [number for number in sizes if not self.chunk(number).exists()]
+        missing = [number for number, size in sizes.items() if not self._scored(number, size)]
         world.barrier()  # all have looked before the first writes
         if not missing:
             return
@@ -125,6 +126,13 @@ class Scores:
         if world.first:
             self.model.report_truncated()
             report_repaired(counts)
+
+    def _scored(self, number: int, size: int) -> bool:
+        """Whether a chunk is there and whole."""
+        try:
+            return np.load(self.chunk(number), mmap_mode="r", allow_pickle=False).shape == (size, len(COLUMNS))
+        except (OSError, ValueError, EOFError):
+            return False
 
     def _score(self, scorer: Scorer, number: int, pairs: list[Pair], progress: Bar) -> None:
         rows = np.column_stack([scorer.sentence_scores(pairs, progress.advance), *facts_of(pairs)])

@@ -91,12 +91,12 @@ def _histogram_figure(counts: np.ndarray, edges: np.ndarray, view: View) -> tupl
         if threshold is not None:
             axis.axvline(threshold, color="#1b2027", linewidth=1)
             axis.annotate(
-                f"{threshold:.2f} ",
+                f"{threshold:.2f}",
                 (threshold, 1),
-                (-3, -9),
+                (0, 2),
                 xycoords=("data", "axes fraction"),
                 textcoords="offset points",
-                ha="right",
+                ha="center",
                 fontsize=9,
             )
         axis.set_yscale("symlog", linthresh=10)

@@ -57,15 +57,15 @@ def inspect_pairs(
     write_page(records, page, "What the translation owes to the source", " and ".join(names), models=names)
     say(f"{page}: {len(pairs):,} pair{'s' if len(pairs) > 1 else ''}")
     if figures:
-        shown = [records[pair - 1]] if pair else [telling(records)] if len(records) > 10 else records
-        pictures = make_figures(models[0], records, shown)
+        pictures = make_figures(models[0], records, pair or telling(records))
         write_pictures(figures, pictures)
-        say(f"{figures}: {', '.join(pictures)}, each as SVG and PNG")
+        whose = f" of {names[0]}" if len(models) > 1 else ""
+        say(f"{figures}: {', '.join(pictures)}{whose}, each as SVG and PNG")
 
 
-def telling(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The sentence for the paper's first figure: a word occurs twice, with the most different CBMI. It is one of not
-    too many words, and its translation belongs to it. The first sentence where there is none."""
+def telling(records: Sequence[dict[str, Any]]) -> int:
+    """The number, from 1, of the sentence for the paper's first figure: a word occurs twice, with the most different
+    CBMI. It is one of not too many words, and its translation belongs to it. The first where there is none."""
 
     def difference(record: dict[str, Any]) -> float:
         joined = words(record["pieces"])
@@ -73,4 +73,4 @@ def telling(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         found = repeats(joined, sums(joined, record["cbmi"])) if fit else []
         return found[0][0] if found else 0.0
 
-    return max(records, key=difference)
+    return 1 + max(range(len(records)), key=lambda place: difference(records[place]))

@@ -65,7 +65,7 @@ def _score(ratings: dict[tuple[str, int], float]) -> dict[str, Any] | None:
     if not ratings:
         return None
     lines = list(_line_means(ratings).values())
-    low, high = interval(lines)
+    low, high = interval(lines) if len(lines) > 1 else (None, None)  # one line says nothing of others
     return {"mean": float(np.mean(lines)), "low": low, "high": high, "ratings": len(ratings)}
 
 
@@ -129,7 +129,8 @@ def to_markdown(found: dict[str, Any]) -> str:
         else:
             lines.append(f"- {criterion}: no two annotators have rated the same translation yet.")
     lines.append(
-        "- In brackets: 95 % interval (bootstrap over lines); difference to the first, p (paired randomisation)."
+        "- In brackets: 95 % interval (bootstrap over lines); difference to the first over the lines that the same "
+        "annotators have rated of both, p (paired randomisation)."
     )
     lines += [f"- {name}: {done} of {found['items']} items rated." for name, done in found["annotators"].items()]
     return "\n".join(lines) + "\n"
@@ -139,7 +140,9 @@ def _cell(row: dict[str, Any], name: str) -> str:
     score, test = row["scores"][name], row["tests"].get(name)
     if score is None:
         return "–"
-    text = f"{score['mean']:.2f} [{score['low']:.2f}, {score['high']:.2f}]"
+    text = f"{score['mean']:.2f}"
+    if score["low"] is not None:
+        text += f" [{score['low']:.2f}, {score['high']:.2f}]"
     return f"{text} ({test['difference']:+.2f}, p {test['p']:.3f})" if test else text
 
 

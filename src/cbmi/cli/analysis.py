@@ -113,6 +113,7 @@ def inspect(
 ) -> None:
     """Show pairs word by word, coloured by CBMI: a page that stands alone, and figures."""
     from cbmi.analysis.inspect import inspect_pairs, read_some
+    from cbmi.files import check_writable
 
     if bool(sentence) == bool(source) or (target and not source):
         raise UserError(
@@ -126,6 +127,8 @@ def inspect(
         raise UserError("--pair: it chooses the pair of a figure; say --figures FOLDER as well.")
     if sentence and any(text != text.encode(errors="replace").decode() for text in sentence):
         raise UserError("--sentence: this is not valid UTF-8.")
+    for folder in (output.resolve().parent, *([figures] if figures else [])):
+        check_writable(folder)
     pairs = [sentence] if sentence else read_some(files, limit)
     from cbmi.training.trained import Trained
 

@@ -108,8 +108,11 @@ def check_output(path: Path, *inputs: str | None) -> None:
 
 def pair_files(source: str, target: str | None) -> tuple[str, ...]:
     """The files of a parallel corpus: two, or one of two columns."""
+    both_sides = ".tsv" in Path(source).suffixes
     if target is not None:
+        if both_sides:
+            raise UserError(f"--target: {source} has both sides; leave out {target}.")
         return source, target
-    if ".tsv" not in Path(source).suffixes:
+    if not both_sides:
         raise UserError(f"--target: name the translations of {source}; only a .tsv holds both sides.")
     return (source,)

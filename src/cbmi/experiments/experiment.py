@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 
 from cbmi.errors import UserError
 from cbmi.experiments.jobs import Job, Plan
 from cbmi.experiments.results import write_results
 from cbmi.experiments.runner import Runner, parse_shard
 from cbmi.experiments.settings import Experiment
-from cbmi.files import disk_errors
+from cbmi.files import check_writable
 from cbmi.objectives import build
 from cbmi.progress import clock, say
 from cbmi.training.train import Stopped
@@ -38,9 +37,7 @@ def run_experiment(
         _report(plan, wanted=True)
         return 0
     for folder in (plan.folder, plan.jobs_folder):
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
+        check_writable(folder)
     runner = Runner(plan, devices, part)
     runner.run()
     write_results(plan)

@@ -19,7 +19,7 @@ from cbmi.analysis.score import Scorer
 from cbmi.analysis.words import EDGES, Word, words
 from cbmi.data.vocabulary import SPECIALS, Vocabulary
 from cbmi.progress import say
-from cbmi.serving.api import EXAMPLES, LONGEST, Pair, ScoreRequest, TranslateRequest, openapi, rows
+from cbmi.serving.api import EXAMPLES, LONGEST, MOST, Pair, ScoreRequest, TranslateRequest, openapi, rows
 from cbmi.serving.batching import Batcher, Busy
 from cbmi.serving.web import address, allowed_hosts, application, listen, page, read_body, serve
 from cbmi.training.trained import LONGEST_LINE, Trained
@@ -56,7 +56,7 @@ class Inspector:
     async def _page(self, request: Request) -> Response:
         data = self.model.config.data
         view = {"run": str(self.model.run.path), "source": data.source, "target": data.target, "factors": FACTORS}
-        return page("inspector.html.jinja", view | {"longest": LONGEST})
+        return page("inspector.html.jinja", view | {"longest": LONGEST, "most": MOST})
 
     async def _docs(self, request: Request) -> Response:
         api = openapi()

@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from cbmi.analysis.pages import render_page
+from cbmi.config import sentence_of
 from cbmi.errors import UserError
 from cbmi.progress import say
 
@@ -62,9 +63,7 @@ async def read_body(request: Request, kind: type[Model]) -> Model:
     try:
         return kind.model_validate(json.loads(content))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the request"
-        raise HTTPException(422, f"{where}: {first['msg']}.") from None
+        raise HTTPException(422, f"{sentence_of(error)}.") from None
     except (ValueError, RecursionError):
         raise HTTPException(400, "The request is not valid JSON in UTF-8.") from None
 
