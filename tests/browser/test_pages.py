@@ -129,6 +129,10 @@ def test_the_inspector_translates_and_scores_an_edit(small_run, page):
         assert editor.input_value() == second.get_attribute("data-text")
         card.locator(".w").first.hover()
         assert "p LM" in page.inner_text("#tip")
+        page.fill("#source", "".join(f"ba de ki line {number} {'mi ' * 20}\n" for number in range(70)))
+        page.keyboard.press("Control+Enter")  # more than a request may have
+        page.wait_for_selector("article .source:has-text('line 69')")
+        assert page.locator("article").count() == 70
         page.goto(addresses[0] + "/docs")
         assert "POST /translate" in page.inner_text("main")
 
