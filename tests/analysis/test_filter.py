@@ -17,7 +17,7 @@ from tasks import WORDS, cbmi, environment, refused, two_ranks
 
 from cbmi.analysis import filter as filtering
 from cbmi.analysis import score as scoring
-from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table, outcome, score_text
+from cbmi.analysis.filter_rules import FATES, KEPT, Choice, Table, facts_of, outcome, score_text
 from cbmi.errors import UserError
 from cbmi.training.trained import Trained
 
@@ -156,13 +156,14 @@ def test_the_share_is_exact(rows, share):
         assert kept[:place][(scores[:place] == scores[place]) & ~empty[:place]].all()  # of equals, the first
 
 
-def table(scores, empty=None, copies=None, lengths=None):
+def table(scores, empty=None, copies=None, lengths=None, texts=None):
     nothing = np.zeros(len(scores), bool)
     return Table(
         np.asarray(scores, float),
         nothing if empty is None else empty,
         nothing if copies is None else np.asarray(copies, bool),
         np.zeros(len(scores)) if lengths is None else np.asarray(lengths, float),
+        np.arange(len(scores)) if texts is None else np.asarray(texts, float),
     )
 
 
@@ -179,6 +180,27 @@ def test_rules_come_before_the_score():
     assert names == ["kept", "kept", "lengths", "kept", "lengths", "copy", "kept", "score", "empty"]
     only_rules = [FATES[fate] for fate in Choice(max_ratio=2.0).fates(rows)][:9]
     assert only_rules == ["kept", "kept", "lengths", "kept", "lengths", "kept", "kept", "kept", "empty"]
+
+
+def test_the_first_of_equal_pairs_is_kept():
+    pairs = [("a b", "c"), ("a", "b c"), ("a  b ", "c"), ("a b", "d"), ("", ""), ("", ""), ("a", "b c")]
+    empty, copies, lengths, texts = facts_of(pairs)
+    rows = Table(np.zeros(len(pairs)), empty, copies, lengths, texts)
+    names = [FATES[fate] for fate in Choice(drop_duplicates=True).fates(rows)]
+    assert names == ["kept", "kept", "duplicate", "kept", "empty", "empty", "duplicate"]
+
+
+def test_duplicates_are_counted_and_dropped(small_run, tmp_path):
+    pairs, files = write_pairs(tmp_path, 40)
+    for path in files:
+        path.write_text(path.read_text() * 2)
+    fresh = len({tuple(" ".join(side.split()) for side in pair) for pair in pairs if all(map(str.strip, pair))})
+    prefix = tmp_path / "x"
+    told = cbmi(*arguments(small_run, files, prefix)).stderr.decode()
+    assert f"{76 - fresh} pairs that stand there before, both sides; --drop-duplicates drops them." in told
+    result = cbmi(*arguments(small_run, files, prefix), "--drop-duplicates")
+    assert f"{76 - fresh} as pairs that stand there before" in result.stderr.decode()
+    assert len(parts(prefix)["kept"]) == fresh
 
 
 def test_rules_are_reported_with_their_counts(small_run, tmp_path):

@@ -28,7 +28,7 @@ from cbmi.training import checkpoint as store
 from cbmi.training.trained import Trained
 from cbmi.training.world import World
 
-COLUMNS = [*SIGNALS, "empty", "copies", "lengths"]  # of a chunk of scores
+COLUMNS = [*SIGNALS, "empty", "copies", "lengths", "texts"]  # of a chunk of scores
 SAMPLES = 6  # pairs shown at each quantile
 Pair = tuple[str, str]
 
@@ -140,16 +140,16 @@ class Scores:
             np.save(file, rows, allow_pickle=False)
 
     def read(self, by: str) -> Table:
-        scores, empty, copies, ratios = (np.empty(self.lines, kind) for kind in (float, bool, bool, np.float32))
+        kinds = (float, bool, bool, np.float32, float)
+        columns = scores, *_ = [np.empty(self.lines, kind) for kind in kinds]
         for number, start in enumerate(range(0, self.lines, WINDOW)):
-            *both, chunk_empty, chunk_copies, chunk_ratios = np.load(self.chunk(number), allow_pickle=False).T
-            place = slice(start, start + WINDOW)
-            scores[place] = dict(zip(SIGNALS, both, strict=True))[by]
-            empty[place], copies[place], ratios[place] = chunk_empty, chunk_copies, chunk_ratios
+            chunk = dict(zip(COLUMNS, np.load(self.chunk(number), allow_pickle=False).T, strict=True))
+            for column, name in zip(columns, (by, *COLUMNS[len(SIGNALS) :]), strict=True):
+                column[start : start + WINDOW] = chunk[name]
         if not np.isfinite(scores).all():
             line = int(np.flatnonzero(~np.isfinite(scores))[0]) + 1
             raise UserError(f"{self.model.folder} gives no number for line {line} of {self.files[0]}: it is damaged.")
-        return Table(scores, empty, copies, ratios)
+        return Table(*columns)
 
 
 def _windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -245,6 +245,8 @@ def _notes(choice: Choice, table: Table) -> list[str]:
     if table.copies.any() and not choice.drop_copies:
         copies = count_text(int(table.copies.sum()))
         notes.append(f"{copies} with a target that only copies the source; --drop-copies drops them.")
+    if not choice.drop_duplicates and (repeated := int(table.repeated().sum())):
+        notes.append(f"{count_text(repeated)} that stand there before, both sides; --drop-duplicates drops them.")
     return notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ import numpy as np
 from cbmi.data.text import is_copy
 from cbmi.errors import UserError
 
-FATES = ("kept", "score", "copy", "lengths", "empty")  # what becomes of a pair; a name's place is its number
-KEPT, SCORE, COPY, LENGTHS, EMPTY = range(len(FATES))
+# What becomes of a pair; a name's place is its number.
+FATES = ("kept", "score", "copy", "lengths", "duplicate", "empty")
+KEPT, SCORE, COPY, LENGTHS, DUPLICATE, EMPTY = range(len(FATES))
 IN_WORDS = {
     "score": "for their score",
     "copy": "as copies of the source",
     "lengths": "for their lengths",
+    "duplicate": "as pairs that stand there before",
     "empty": "with an empty side",
 }
 
@@ -58,14 +61,29 @@ class Table:
     empty: np.ndarray  # whether a side is
     copies: np.ndarray  # whether the target is the source again
     lengths: np.ndarray  # the logarithm of the target's length over the source's, in characters
+    texts: np.ndarray  # a number for each text of a pair: equal texts have equal ones
+
+    def repeated(self) -> np.ndarray:
+        """(pairs,): whether the same text stands there before."""
+        first = np.unique(self.texts, return_index=True)[1]
+        repeated = np.ones(len(self.texts), bool)
+        repeated[first] = False
+        return repeated & ~self.empty
 
 
-def facts_of(pairs: Sequence[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What rules go by: `empty`, `copies` and `lengths` of a `Table`."""
+def facts_of(pairs: Sequence[tuple[str, str]]) -> tuple[np.ndarray, ...]:
+    """What rules go by: `empty`, `copies`, `lengths` and `texts` of a `Table`."""
     lengths = np.array([[len(side.strip()) for side in pair] for pair in pairs])
     empty = (lengths == 0).any(axis=1)
     copies = np.array([is_copy(pair) for pair in pairs]) & ~empty
-    return empty, copies, np.diff(np.log(np.maximum(lengths, 1)))[:, 0]
+    texts = np.array([_text_number(pair) for pair in pairs])
+    return empty, copies, np.diff(np.log(np.maximum(lengths, 1)))[:, 0], texts
+
+
+def _text_number(pair: tuple[str, str]) -> float:
+    """A whole number of 53 bits, as a float has them; spaces make no difference."""
+    text = "\t".join(" ".join(side.split()) for side in pair)
+    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 11)
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,7 @@ class Choice:
     by: str = "cbmi"
     drop_copies: bool = False
     max_ratio: float | None = None
+    drop_duplicates: bool = False
 
     def __post_init__(self) -> None:
         if self.by not in SIGNALS:
@@ -99,12 +118,14 @@ class Choice:
     @property
     def made(self) -> bool:
         """Otherwise the corpus is only looked at."""
-        return self.by_score or self.drop_copies or self.max_ratio is not None
+        return self.by_score or self.drop_copies or self.drop_duplicates or self.max_ratio is not None
 
     def fates(self, table: Table) -> np.ndarray:
         """(pairs,) what becomes of each. `keep` is a share of those that no rule drops; of equal scores the first
         are kept."""
         fates = np.full(len(table.scores), KEPT, np.int8)
+        if self.drop_duplicates:
+            fates[table.repeated()] = DUPLICATE
         if self.max_ratio is not None:
             usual = np.median(table.lengths[~table.empty])
             fates[np.abs(table.lengths - usual) > math.log(self.max_ratio)] = LENGTHS

@@ -157,6 +157,9 @@ def filter_(
     drop_copies: Annotated[
         bool, typer.Option("--drop-copies", help="Drop pairs whose target is the source again, but for spaces.")
     ] = False,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Drop pairs that stand there before, both sides but for spaces.")
+    ] = False,
     max_ratio: Annotated[
         float | None,
         typer.Option(metavar="R", help="Drop pairs with a side over R times as long as usual beside the other."),
@@ -170,7 +173,7 @@ def filter_(
     from cbmi.training.trained import Trained
     from cbmi.training.world import join_world
 
-    files, choice = pair_files(source, target), Choice(keep, minimum, by, drop_copies, max_ratio)
+    files, choice = pair_files(source, target), Choice(keep, minimum, by, drop_copies, max_ratio, drop_duplicates)
     with join_world(device) as world:
         model = Trained(run, checkpoint, str(world.device), precision="fp32")
         filter_corpus(model, files, choice, output, world)
