@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tasks import cbmi, environment, refused, write_run, write_task
+from tasks import cbmi, environment, refused, run_values, write_run, write_task
 
 from cbmi.files import sha256
 
@@ -374,6 +374,61 @@ def test_translating_needs_neither_language_model_nor_optimizer(small_run, tmp_p
         file.seek(-4, os.SEEK_END)
         file.write(b"\0\1\2\3")
     assert "translator.safetensors is damaged" in refused("translate", tmp_path / "run", small_run / "test.src")
+
+
+def test_a_best_checkpoint_that_was_removed_has_a_successor(task):
+    changes = {"validate": {"every": 2, "beam": 0}, "checkpoints": {"keep_last": 9, "keep_best": 9}}
+    path = write_run(task, optimizer={"peak_lr": 0.3, "warmup": 8}, **changes)  # so fast that it unlearns
+    assert cbmi("train", path).returncode == 0
+    best, run = (task / "run" / "best").resolve(), task / "run"
+    states = {
+        f: json.loads((f / "state.json").read_text()) for f in (run / "checkpoints").glob("step-*") if f != best
+    }
+    scores = {f: s["score"] for f, s in states.items() if s["stage"] == 1 and s["score"] is not None}
+    assert best.name != "step-16"
+    shutil.rmtree(best)
+    assert "its checkpoint is missing; cbmi train chooses another" in refused("translate", run, input=b"")
+    other = write_run(task, "other.yaml", initialize=str(run), output=str(task / "other"))
+    assert "its best checkpoint is missing" in refused("train", other)
+    result = cbmi("train", path)
+    assert f"{best.name}, the best, is missing" in result.stderr.decode()
+    assert (run / "best").resolve() == max(scores, key=scores.get)
+    assert cbmi("translate", run, input=b"ba\n").returncode == 0
+
+
+def test_a_corpus_may_be_moved_but_not_changed(task):
+    path = write_run(task)
+    assert cbmi("train", path).returncode == 0
+    (task / "moved").mkdir()
+    for side in ("src", "tgt"):
+        (task / f"train.{side}").rename(task / "moved" / f"train.{side}")
+    moved = f"data.train=[{task}/moved/train.src, {task}/moved/train.tgt]"
+    longer = "stages.adapt.steps=10"
+    assert cbmi("train", path, moved, longer).returncode == 0
+    assert "data.train" in refused("train", path, f"data.train={task}/moved/train.src", longer)
+    with open(task / "moved" / "train.src", "a") as file:
+        file.write("ba\n")
+    assert "train.src has changed since" in refused("train", path, moved, longer)
+
+
+def test_other_languages_and_short_steps_are_remarked_on(task):
+    assert cbmi("train", write_run(task)).returncode == 0
+    data = run_values(task)["data"]
+    other = write_run(task, "other.yaml", initialize=str(task / "run"), output=str(task / "other"), data=data)
+    result = cbmi("train", other, "data.target=zz", "batch.tokens=5")
+    assert "translates xx→yy, this run xx→zz" in result.stderr.decode()
+    assert "pairs are longer than that, and each is a step of its own" in result.stderr.decode()
+
+
+def test_empty_pairs_do_not_weigh(small_run, tmp_path):
+    lines = [(small_run / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    weights = []
+    for more in ([], ["", "  "]):
+        for side, text in zip(("src", "tgt"), lines, strict=True):
+            (tmp_path / side).write_text("".join(line + "\n" for line in [*text, *more]))
+        scored = cbmi("score", small_run / "run", "--source", tmp_path / "src", "--target", tmp_path / "tgt")
+        weights.append([json.loads(line)["sentence_weight"] for line in scored.stdout.splitlines()])
+    assert weights[1] == [*weights[0], 1.0, 1.0]
 
 
 def test_damaged_files_of_a_run_are_named(small_run, tmp_path):

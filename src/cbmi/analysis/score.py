@@ -1,7 +1,8 @@
 """How much each target token of a pair depends on its source: log p_NMT, log p_LM, CBMI, and the weights.
 
 Weights are those the pairs would get in training if the whole file were one mini-batch: token weights come from the
-sentence alone, sentence weights from the mean and spread of sentence CBMI over the file.
+sentence alone, sentence weights from the mean and spread of sentence CBMI over the file (pairs with an empty side
+left out).
 """
 
 from __future__ import annotations
@@ -37,18 +38,20 @@ def score_files(model: Trained, files: Sequence[str], output: TextIO, spool: Pat
     """
     scorer = Scorer(model)
     sentence_cbmi: list[float] = []
+    filled: list[bool] = []
     counts: Counter[str] = Counter()
     pairs = read_pairs(files, counts)
     with open(spool, "w", encoding="utf-8") as waiting, bar("Scoring", count_lines(files[0]), "pairs") as progress:
         while window := list(islice(pairs, WINDOW)):
             for record in scorer.score(window, progress.advance):
                 sentence_cbmi.append(record["sentence_cbmi"])
+                filled.append(_filled(record))
                 waiting.write(json.dumps(record, ensure_ascii=False) + "\n")
     model.report_truncated()
     report_repaired(counts)
     if not sentence_cbmi:
         raise UserError(f"{' and '.join(files)}: there is nothing to score.")
-    weights = scorer.sentence_weights(sentence_cbmi)
+    weights = scorer.sentence_weights(sentence_cbmi, filled)
     with open(spool, encoding="utf-8", newline="\n") as waiting:
         for line, weight in zip(waiting, weights, strict=True):
             record = scorer.weigh(json.loads(line), weight)
@@ -62,7 +65,7 @@ def score_pairs(
     """Records of a few pairs, in order; together they are the mini-batch of the sentence weights."""
     scorer = Scorer(model)
     records = list(scorer.score(pairs, advance))
-    weights = scorer.sentence_weights([record["sentence_cbmi"] for record in records])
+    weights = scorer.sentence_weights([record["sentence_cbmi"] for record in records], list(map(_filled, records)))
     return [scorer.weigh(record, weight) for record, weight in zip(records, weights, strict=True)]
 
 
@@ -139,12 +142,16 @@ class Scorer:
         tokens = [_round(weight) for weight in record["token_weights"]]
         return record | {"token_weights": tokens, "sentence_weight": _round(sentence_weight), "weights": weights}
 
-    def sentence_weights(self, sentence_cbmi: Sequence[float]) -> list[float]:
-        values = torch.tensor(sentence_cbmi, dtype=torch.float64)
-        everywhere = torch.ones(len(values), dtype=torch.bool)
+    def sentence_weights(self, sentence_cbmi: Sequence[float], filled: Sequence[bool]) -> list[float]:
+        """Pairs with an empty side, which training leaves out, have weight 1 and are no matter to the others'."""
+        values, real = torch.tensor(sentence_cbmi, dtype=torch.float64), torch.tensor(filled)
         each = torch.arange(len(values))
         # One "token" a sentence: its own weight is 1, the sentence weights are what is wanted.
-        return packed_cbmi_weights(values, everywhere, each, len(values), self.settings, 1).sentence.tolist()
+        return packed_cbmi_weights(values, real, each, len(values), self.settings, 1).sentence.tolist()
+
+
+def _filled(record: dict[str, Any]) -> bool:
+    return bool(record["source"].strip() and record["target"].strip())
 
 
 def starts(target: Packed) -> np.ndarray:

@@ -154,6 +154,15 @@ def point_to(link: Path, folder: Path) -> None:
         os.replace(temporary, link)
 
 
+def states_of(checkpoints: Path) -> dict[Path, State]:
+    """Where training stood at each checkpoint that can be read, oldest first."""
+    states = {}
+    for folder in all_checkpoints(checkpoints):
+        with suppress(UserError):
+            states[folder] = read_state(folder)
+    return states
+
+
 def best_first(states: dict[Path, State], stage: int) -> list[Path]:
     """The validated checkpoints of a stage, the best first."""
     scored = [folder for folder, state in states.items() if state.stage == stage and state.score is not None]
@@ -162,10 +171,7 @@ def best_first(states: dict[Path, State], stage: int) -> list[Path]:
 
 def retain(checkpoints: Path, now: State, keep_last: int, keep_best: int) -> None:
     """Remove old checkpoints, but not the last ones, this stage's best ones, the ends of stages and damaged ones."""
-    states = {}
-    for folder in all_checkpoints(checkpoints):
-        with suppress(UserError):
-            states[folder] = read_state(folder)
+    states = states_of(checkpoints)
     kept = {*list(states)[-keep_last:], *best_first(states, now.stage)[:keep_best]}
     for folder, state in states.items():
         if folder not in kept and not state.stage_done and state.step not in (now.step, now.best_step):

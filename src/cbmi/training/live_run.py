@@ -59,6 +59,8 @@ class LiveRun:
         self.state = store.read_state(folder)
         self.load_networks(folder)
         self._load_learners(store.load_tensors(folder, OPTIMIZER) or {})
+        best = self._best_left() if self.world.first else None
+        self.state.best_step, self.state.best_score = self.world.gather(best)[0]
         if self.world.first:
             self._point_to_best()
             say(f"Going on from {folder}")
@@ -168,6 +170,18 @@ class LiveRun:
             keep = self.config.checkpoints
             store.retain(self.run.checkpoints, state, keep.keep_last, keep.keep_best)
         self.world.barrier()
+
+    def _best_left(self) -> tuple[int | None, float | None]:
+        """The stage's best step and its score; where someone has removed that checkpoint, of those that are left."""
+        step, checkpoints = self.state.best_step, self.run.checkpoints
+        if step is None or (checkpoints / store.folder_name(step)).exists():
+            return step, self.state.best_score
+        states = store.states_of(checkpoints)
+        left = [states[folder] for folder in store.best_first(states, self.state.stage)]
+        best = left[0] if left else None
+        used = store.folder_name(best.step if best else self.state.step)
+        say(f"{checkpoints / store.folder_name(step)}, the best, is missing; {used} takes its place.")
+        return (best.step, best.score) if best else (None, None)
 
     def _point_to_best(self) -> None:
         step = self.state.best_step if self.state.best_step is not None else self.state.step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from cbmi.objectives import build
 from cbmi.yaml_text import dump_yaml
 
 # What may change when a run goes on: it does not touch what was computed.
+ELSEWHERE = re.compile(r"data\.(train|valid)\.\d+: (?!null, now).*, now (?!null)")
 FREE_TO_CHANGE = ("output:", "data.test", "log.", "checkpoints.", "device:", "compile:", "memory.", "parallel:")
 
 
@@ -92,6 +94,9 @@ class Run:
     def changes(self, config: RunConfig) -> list[str]:
         """In what `config` differs from the settings of what was made here so far."""
         changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
+        # Files may lie elsewhere: their content is compared with what was prepared.
+        if (self.data / "train").exists():
+            changes = [change for change in changes if not ELSEWHERE.match(change)]
         if self.begun:
             return changes
         return [change for change in changes if change.startswith(("data.", "initialize:"))]  # there are only data

@@ -21,6 +21,8 @@ def test_run(run: Run) -> dict[str, dict[str, float]]:
     sets = config.data.test
     if not sets:
         return {}
+    if not run.best.exists():
+        raise UserError(f"{run.best}: the checkpoint is missing; cbmi train chooses another.")
     made_of = {
         "checkpoint": run.best.resolve().name,
         "weights": sha256(run.best / "manifest.json"),

@@ -77,6 +77,10 @@ def _train(config: RunConfig, run: Run, objectives: list[Objective], world: Worl
     live = LiveRun(config, run, sizes, world)
     if not live.resume() and config.initialize:
         live.load_networks(starting_point(config))
+        theirs = Run(config.initialize).config().data
+        if world.first and (theirs.source, theirs.target) != (config.data.source, config.data.target):
+            languages = f"{theirs.source}→{theirs.target}, this run {config.data.source}→{config.data.target}"
+            say(f"{config.initialize} translates {languages}; its language model knows '{theirs.target}' alone.")
     statistics = Statistics(open_corpus(run.path, "train"), sizes)
     trainer = Trainer(live, objectives, statistics, validator)
     if world.first:
@@ -135,8 +139,8 @@ def check_stages(config: RunConfig) -> list[Objective]:
         if stage.language_model in ("frozen", "cached") and not has_language_model:
             others = f"neither an earlier stage nor {config.initialize}" if config.initialize else "no earlier stage"
             raise UserError(
-                f"stages.{stage.name}: language_model: {stage.language_model} (which a stage has if its objective "
-                f"needs one), but {others} has trained a language model: give an earlier stage language_model: train."
+                f"stages.{stage.name}: a {stage.language_model} language model is needed, but {others} has trained a "
+                "language model: give an earlier stage language_model: train."
             )
         has_language_model = has_language_model or stage.language_model in ("train", "joint")
         objectives.append(objective)
@@ -182,7 +186,8 @@ def starting_point(config: RunConfig) -> Path:
     run = Run(config.initialize)
     theirs = run.config()
     if not run.best.exists():
-        raise UserError(f"initialize: {run.path} has no checkpoint yet.")
+        reason = "its best checkpoint is missing; cbmi train chooses another" if run.begun else "no checkpoint yet"
+        raise UserError(f"initialize: {run.path} cannot be started from: {reason}.")
     for name in ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers"):
         own, other = getattr(config.model, name), getattr(theirs.model, name)
         if own != other:

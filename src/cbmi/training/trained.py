@@ -46,6 +46,8 @@ class Trained:
         if not folder.exists():
             if not self.run.begun:
                 raise UserError(f"{self.run.path}: this run has no checkpoint yet; train it first (cbmi train).")
+            if not checkpoint:
+                raise UserError(f"{folder}: its checkpoint is missing; cbmi train chooses another.")
             names = sorted(p.name for p in self.run.checkpoints.glob("*") if not p.name.startswith("."))
             raise UserError(f"{folder}: there is no such checkpoint (there are: {', '.join(names) or 'none'}).")
         return folder.resolve()

@@ -69,14 +69,16 @@ class Trainer:
     def summary(self) -> str:
         """What is trained on what, for the person at the terminal."""
         device, weights = self.world.device, sum(p.numel() for p in self.live.translator.network.parameters())
-        on_gpu, tokens = device.type == "cuda", self.state.step_tokens
-        name = torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads"
+        on_gpu, tokens, threads = device.type == "cuda", self.state.step_tokens, torch.get_num_threads()
+        name = torch.cuda.get_device_name(device) if on_gpu else f"CPU, {threads} thread{'s' * (threads > 1)}"
         ranks = f"{self.world.size} × " if self.world.size > 1 else ""
         precision = str(self.live.precision).removeprefix("torch.")
         steps = max(1, round(int(self.lengths.sum(axis=1).max()) / tokens))
+        alone = int((self.lengths.max(axis=0) > tokens).sum())
+        longer = f"; {alone:,} pairs are longer than that, and each is a step of its own" if alone else ""
         return (
             f"Training on {ranks}{name}, in {precision}: a translator of {weights / 1e6:,.1f} million weights, "
-            f"{tokens:,} tokens per step, about {steps:,} steps once through the corpus"
+            f"{tokens:,} tokens per step, about {steps:,} steps once through the corpus{longer}"
         )
 
     def _stage_over(self) -> bool:
