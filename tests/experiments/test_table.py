@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tasks import ROOT
 
+from cbmi.experiments.figures import _limits
 from cbmi.experiments.report import render
 from cbmi.experiments.settings import read_experiment
-from cbmi.experiments.table import make_table, to_latex, to_markdown
+from cbmi.experiments.table import Cell, make_table, signed, to_latex, to_markdown
 
 # As the paper prints it, without citations and the rows taken from other papers. One cell is not as in the paper: it
 # has 25.64 (+0.14) beside 25.48 for Freq-Chi-Square, big, Zh→En; no two numbers that round to these differ by 0.14.
@@ -154,3 +155,21 @@ def test_labels_are_escaped():
     table = make_table(experiment, tiny({"ce": {1: 1.0}, "lm-middle": {1: 2.0}}))
     assert r"LM Prior where 0 $<$ c $\leq$ 8" in to_latex(table)
     assert r"LM Prior where 0 \< c ≤ 8" in to_markdown(table)
+
+
+def test_lower_is_better_where_the_metric_says_so():
+    def cell(difference, lower):
+        return Cell({1: 50.0}, {1: "job"}, {1: difference}, lower=lower)
+
+    assert [cell(-1.7, lower).ahead for lower in (False, True)] == [False, True]
+    assert [cell(0.2, lower).ahead for lower in (False, True)] == [True, False]
+    assert [signed(value) for value in (-0.004, 0.004, -0.006)] == ["+0.00", "+0.00", "-0.01"]
+
+
+def test_a_system_far_off_does_not_squeeze_the_others():
+    cells = [Cell({1: 0.0}, {1: "job"}, {1: difference}) for difference in (-2.7, -0.2, 0.1, 0.3)]
+    low, high = _limits(cells)
+    assert -2.7 < low < -0.2
+    assert high > 0.3
+    low, high = _limits(cells[1:])
+    assert low < -0.2 < 0.3 < high
