@@ -324,19 +324,22 @@ def test_a_system_may_have_a_last_stage_of_its_own(own, task, tmp_path):
     assert {name: log[-1]["step"] for name, log in logs.items()} == {"ce": 40, "anew": 40, "long": 44}
 
 
-def test_a_job_that_fails_does_not_stop_the_others(task, tmp_path):
+def test_a_job_that_fails_does_not_stop_the_others(own, task, tmp_path):
+    shutil.rmtree(own / "jobs" / "demo-1-ce")
     (tmp_path / "weights.txt").write_text("1\n")
     systems = {
         "bad": {"objective": {"name": "weights-file", "file": str(tmp_path / "weights.txt"), "per": "pair"}},
         "ce": SYSTEMS["ce"],
     }
+    report = {"baseline": "ce", "metric": "chrf"}
     path = write_experiment(
-        tmp_path, task, systems=systems, seeds=[1], analyses=[], report={"baseline": "ce", "metric": "chrf"}
+        tmp_path, task, systems=systems, seeds=[1], analyses=[], report=report, jobs=str(own / "jobs")
     )
     result = cbmi("experiment", path, "--devices", "cpu")
     assert result.returncode == 1
     assert "Failed: demo-1-bad: " in result.stderr.decode()
     assert "weights.txt" in result.stderr.decode()
+    assert (own / "jobs" / "demo-1-ce" / "result.json").exists()
     assert "Not done yet: 1 run (demo, seed 1: bad)" in (tmp_path / "experiment/report/report.md").read_text()
 
 
@@ -359,11 +362,11 @@ def test_patience_may_end_the_shared_stage(task, tmp_path):
     assert 0 < steps["system"] <= 10
 
 
-def test_a_folder_that_cannot_be_locked(task, tmp_path):
+def test_a_folder_that_cannot_be_locked(own, task, tmp_path):
     two = {name: SYSTEMS[name] for name in ("ce", "freq")}
-    path = write_experiment(tmp_path, task, seeds=[1], analyses=[], systems=two)
-    (tmp_path / "experiment" / "jobs").mkdir(parents=True)
-    (tmp_path / "experiment" / "jobs" / "demo-1-ce").touch()
+    path = write_experiment(tmp_path, task, seeds=[1], analyses=[], systems=two, jobs=str(own / "jobs"))
+    shutil.rmtree(own / "jobs" / "demo-1-ce")
+    (own / "jobs" / "demo-1-ce").touch()
     result = cbmi("experiment", path, "--devices", "cpu")
     assert result.returncode == 1
     assert "Failed: demo-1-ce: " in result.stderr.decode()
