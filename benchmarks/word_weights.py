@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections import Counter, defaultdict
 
 from word_recall import EDGES, bin_of, counts_of
 
+from cbmi.analysis.words import EDGES as AROUND
 from cbmi.analysis.words import means, sums, words
 from cbmi.data.text import read_lines
-
-AROUND = re.compile(r"^\W+|\W+$")
 
 
 def main() -> None:

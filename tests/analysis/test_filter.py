@@ -197,9 +197,9 @@ def test_duplicates_are_counted_and_dropped(small_run, tmp_path):
     fresh = len({tuple(" ".join(side.split()) for side in pair) for pair in pairs if all(map(str.strip, pair))})
     prefix = tmp_path / "x"
     told = cbmi(*arguments(small_run, files, prefix)).stderr.decode()
-    assert f"{76 - fresh} pairs that stand there before, both sides; --drop-duplicates drops them." in told
+    assert f"{76 - fresh} pairs that repeat an earlier one; --drop-duplicates drops them." in told
     result = cbmi(*arguments(small_run, files, prefix), "--drop-duplicates")
-    assert f"{76 - fresh} as pairs that stand there before" in result.stderr.decode()
+    assert f"{76 - fresh} as repetitions of earlier pairs" in result.stderr.decode()
     assert len(parts(prefix)["kept"]) == fresh
 
 

@@ -173,3 +173,18 @@ def test_a_system_far_off_does_not_squeeze_the_others():
     assert high > 0.3
     low, high = _limits(cells[1:])
     assert low < -0.2 < 0.3 < high
+
+
+def test_what_others_have_published_stands_once(paper):
+    """Beside BLEU on the first test set, not on further ones nor on the validation set."""
+    experiment, records = paper
+    more = [
+        r | {"scores": dict.fromkeys(("valid", "test", "second"), r["scores"]["test"])} if "scores" in r else r
+        for r in records
+    ]
+    sets = experiment.report.model_copy(update={"sets": ("valid", "*")})
+    table = make_table(experiment.model_copy(update={"report": sets}), more)
+    shown = {
+        column for row in table.rows for column, cell in zip(table.columns, row.cells, strict=True) if cell.published
+    }
+    assert shown == {column for column in table.columns if ", test" in column}

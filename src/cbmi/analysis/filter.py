@@ -141,11 +141,12 @@ class Scores:
 
     def read(self, by: str) -> Table:
         kinds = (float, bool, bool, np.float32, float)
-        columns = scores, *_ = [np.empty(self.lines, kind) for kind in kinds]
+        columns = [np.empty(self.lines, kind) for kind in kinds]
         for number, start in enumerate(range(0, self.lines, WINDOW)):
             chunk = dict(zip(COLUMNS, np.load(self.chunk(number), allow_pickle=False).T, strict=True))
             for column, name in zip(columns, (by, *COLUMNS[len(SIGNALS) :]), strict=True):
                 column[start : start + WINDOW] = chunk[name]
+        scores = columns[0]
         if not np.isfinite(scores).all():
             line = int(np.flatnonzero(~np.isfinite(scores))[0]) + 1
             raise UserError(f"{self.model.folder} gives no number for line {line} of {self.files[0]}: it is damaged.")
@@ -245,8 +246,8 @@ def _notes(choice: Choice, table: Table) -> list[str]:
     if table.copies.any() and not choice.drop_copies:
         copies = count_text(int(table.copies.sum()))
         notes.append(f"{copies} with a target that only copies the source; --drop-copies drops them.")
-    if not choice.drop_duplicates and (repeated := int(table.repeated().sum())):
-        notes.append(f"{count_text(repeated)} that stand there before, both sides; --drop-duplicates drops them.")
+    if not choice.drop_duplicates and (repeated := int(table.repeated.sum())):
+        notes.append(f"{count_text(repeated)} that repeat an earlier one; --drop-duplicates drops them.")
     return notes
 
 

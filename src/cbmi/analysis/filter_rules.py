@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ IN_WORDS = {
     "score": "for their score",
     "copy": "as copies of the source",
     "lengths": "for their lengths",
-    "duplicate": "as pairs that stand there before",
+    "duplicate": "as repetitions of earlier pairs",
     "empty": "with an empty side",
 }
 
@@ -63,8 +64,9 @@ class Table:
     lengths: np.ndarray  # the logarithm of the target's length over the source's, in characters
     texts: np.ndarray  # a number for each text of a pair: equal texts have equal ones
 
+    @cached_property
     def repeated(self) -> np.ndarray:
-        """(pairs,): whether the same text stands there before."""
+        """(pairs,): whether an earlier pair has the same text."""
         first = np.unique(self.texts, return_index=True)[1]
         repeated = np.ones(len(self.texts), bool)
         repeated[first] = False
@@ -125,7 +127,7 @@ class Choice:
         are kept."""
         fates = np.full(len(table.scores), KEPT, np.int8)
         if self.drop_duplicates:
-            fates[table.repeated()] = DUPLICATE
+            fates[table.repeated] = DUPLICATE
         if self.max_ratio is not None:
             usual = np.median(table.lengths[~table.empty])
             fates[np.abs(table.lengths - usual) > math.log(self.max_ratio)] = LENGTHS

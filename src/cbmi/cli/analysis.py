@@ -158,7 +158,7 @@ def filter_(
         bool, typer.Option("--drop-copies", help="Drop pairs whose target is the source again, but for spaces.")
     ] = False,
     drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Drop pairs that stand there before, both sides but for spaces.")
+        bool, typer.Option("--drop-duplicates", help="Drop pairs that repeat an earlier one, but for spaces.")
     ] = False,
     max_ratio: Annotated[
         float | None,

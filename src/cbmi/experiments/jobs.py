@@ -183,7 +183,7 @@ class Plan:
         where = f"systems.{label}"
         values = self._values(_run_values(task), seed)
         objective = {"preset": task.preset} | system.objective if task.preset else system.objective
-        build(objective, f"{where}.objective")
+        build(objective, f"{where}.objective")  # whose mistakes are the system's, not the run file's
         own = {"steps": system.steps, "restart_optimizer": system.restart_optimizer}
         own = {key: value for key, value in own.items() if value is not None}
         values["stages"][-1] |= {"objective": objective, "language_model": system.language_model, **own}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -98,9 +98,6 @@ def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
         for title in columns:
             place = [p for p, name in places if name == title and (experiment.tasks[p[0]].block or "") == block]
             cells = _column(experiment, records, *place[0]) if place else {}
-            tests = [p for p, _ in places if place and p[0] == place[0][0] and p[1] != "valid"]
-            if place and place[0] not in tests[:1]:  # what others have published is of the first test set
-                cells = {system: replace(cell, published=None) for system, cell in cells.items()}
             for system in systems:
                 grid[system].append(cells.get(system))
         for system, cells in grid.items():
@@ -151,16 +148,18 @@ def _column(experiment: Experiment, records: list[Record], task: str, chosen: st
             {seed: score - compared[seed] for seed, score in runs.items() if seed in compared},
             _marks(experiment, records, task, chosen, system),
             complete.get(system) == best and len(complete) > 1,
-            _published(experiment, task, system),
+            _published(experiment, task, chosen, system, records),
             len(experiment.seeds),
             metric == "ter",
         )
     return cells
 
 
-def _published(experiment: Experiment, task: str, system: str) -> str | None:
+def _published(experiment: Experiment, task: str, chosen: str, system: str, records: list[Record]) -> str | None:
+    """The figure of others, if this is BLEU of the first test set."""
+    tests = [name for (own, name), _ in _columns(experiment, records) if own == task and name != "valid"]
     value = experiment.published.get(task, {}).get(system)
-    if value is None or experiment.metric(task) not in ("bleu", "multi-bleu"):
+    if value is None or tests[:1] != [chosen] or experiment.metric(task) not in ("bleu", "multi-bleu"):
         return None
     return value if isinstance(value, str) else f"{value:.2f}"
 
