@@ -49,6 +49,12 @@ def parts(prefix):
     return read
 
 
+def samples(page, name):
+    """The detail of a group of samples, and the lines that it shows."""
+    section = next(part for part in page.split("<section>") if f"<h2>{name} <small>" in part)
+    return re.search("<small>(.*?)</small>", section)[1], [int(n) for n in re.findall(r">line (\d+)<", section)]
+
+
 def test_nothing_is_lost_and_scores_are_those_of_score(small_run, tmp_path, monkeypatch):
     for module in (filtering, scoring):
         monkeypatch.setattr(module, "WINDOW", 16)  # several chunks
@@ -214,9 +220,17 @@ def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     page = (tmp_path / "x.html").read_text()
     assert "Dropped 21: 19 for their score, 2 with an empty side." in page
     assert "All below is of the 38 pairs that no rule drops" in page
+    assert samples(page, "Dropped with an empty side") == ("2 pairs", [4, 5])
+    assert "Dropped as copies" not in page
     result = cbmi(*arguments(small_run, files, prefix), "--drop-copies")
     assert result.returncode == 0, result.stderr.decode()
     read = parts(prefix)
+    lines = [number for number, pair in enumerate(pairs, 1) if pair in copies]
+    count, shown = samples((tmp_path / "x.html").read_text(), "Dropped as copies of the source")
+    assert count == f"{len(lines)} pairs"
+    assert len(shown) == len(set(shown)) == 6
+    assert (shown[0], shown[-1]) == (lines[0], lines[-1])
+    assert set(shown) < set(lines)
     kept = [pair for pair in pairs if pair not in copies and pair[0].strip() and pair[1]]
     assert [row[:2] for row in read["kept"]] == kept
     said = f"Kept {len(kept)} of 40 pairs. Dropped {40 - len(kept)}: {len(copies)} as copies of the source, 2 with"
@@ -382,6 +396,12 @@ def test_bad_input_is_refused(small_run, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "not a pipe" in refused(*arguments(small_run, [tmp_path / "pipe", files[1]], tmp_path / "x"))
     assert not list(tmp_path.glob("x.*"))
+    message = refused(*command, "--min", "99")
+    assert (
+        "nothing would be left. Kept 0 of 20 pairs, with a CBMI of at least 99. Dropped 20: 18 for their" in message
+    )
+    assert re.search(r"with an empty side\. The highest is \d\.\d{3}\.$", message.strip())
+    assert not list(tmp_path.glob("x.kept.*"))
     assert cbmi(*command).returncode == 0
     files[0].write_text(files[0].read_text().upper())
     assert "scores of another corpus" in refused(*command)

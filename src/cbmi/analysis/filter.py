@@ -17,8 +17,20 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.analysis.drawing import check_plotting
-from cbmi.analysis.filter_page import QUANTILES, Sample, View, write_filter_page
-from cbmi.analysis.filter_rules import FATES, KEPT, SCORE, SIGNALS, Choice, Table, count_text, facts_of, outcome
+from cbmi.analysis.filter_page import QUANTILES, Group, Sample, View, write_filter_page
+from cbmi.analysis.filter_rules import (
+    FATES,
+    IN_WORDS,
+    KEPT,
+    RULED_OUT,
+    SIGNALS,
+    Choice,
+    Table,
+    count_text,
+    facts_of,
+    outcome,
+    score_text,
+)
 from cbmi.analysis.score import WINDOW, Scorer
 from cbmi.data.text import check_pairs, read_pairs, report_repaired
 from cbmi.errors import UserError
@@ -29,7 +41,7 @@ from cbmi.training.trained import Trained
 from cbmi.training.world import World
 
 COLUMNS = [*SIGNALS, "empty", "copies", "lengths", "texts"]  # of a chunk of scores
-SAMPLES = 6  # pairs shown at each quantile
+SAMPLES = 6  # pairs shown at each quantile, and of what each rule drops
 Pair = tuple[str, str]
 
 
@@ -58,8 +70,8 @@ def filter_corpus(
         if table.empty.all():
             raise UserError(f"{' and '.join(files)}: every pair has an empty side.")
         fates = choice.fates(table)
-        if not ((fates == KEPT) | (fates == SCORE)).any():
-            raise UserError(f"{' and '.join(files)}: nothing would be left. {outcome(choice, fates, None)}")
+        if not (fates == KEPT).any():
+            raise UserError(f"{' and '.join(files)}: nothing would be left. {_nothing(choice, table, fates)}")
         _write_page(model, files, choice, table, fates, prefix)
         if choice.made:
             _write(files, table.scores, fates, prefix, _sides(model))
@@ -211,23 +223,31 @@ def _write(files: Sequence[str], scores: np.ndarray, fates: np.ndarray, prefix: 
 def _write_page(
     model: Trained, files: Sequence[str], choice: Choice, table: Table, fates: np.ndarray, prefix: Path
 ) -> None:
-    """What people choose by; pairs that a rule drops are not shown."""
+    """What people choose by: pairs by their score, apart from those that a rule drops."""
     scores = table.scores
-    shown = np.flatnonzero((fates == KEPT) | (fates == SCORE))
+    shown = np.flatnonzero(~np.isin(fates, RULED_OUT))
     order = shown[np.argsort(scores[shown], kind="stable")]
-    wanted = {quantile: _around(order, quantile) for quantile in QUANTILES}
-    places = {int(place) for group in wanted.values() for place in group}
+    signal = SIGNALS[choice.by]
+    levels = np.quantile(scores[shown], list(QUANTILES.values()))
+    wanted = [
+        (name, f"{signal.name} {score_text(level)}", _around(order, quantile))
+        for (name, quantile), level in zip(QUANTILES.items(), levels, strict=True)
+    ]
+    for fate in RULED_OUT:
+        if len(dropped := np.flatnonzero(fates == fate)):
+            wanted.append((f"Dropped {IN_WORDS[FATES[fate]]}", count_text(len(dropped)), _spread(dropped)))
+    places = {int(place) for *_, group in wanted for place in group}
     pairs = {n: pair for n, pair in enumerate(read_pairs(files, Counter())) if n in places}
     records = dict(zip(pairs, Scorer(model).score(list(pairs.values())), strict=True))
-    samples = {
-        quantile: [Sample(int(place) + 1, records[int(place)], fates[place] != KEPT) for place in group]
-        for quantile, group in wanted.items()
-    }
+    groups = [
+        Group(name, detail, [Sample(int(place) + 1, records[int(place)], fates[place] != KEPT) for place in group])
+        for name, detail, group in wanted
+    ]
     threshold = choice.threshold(scores, fates)
     notes = [f"{count_text(len(fates))} of {' and '.join(files)}.", *_notes(choice, table)]
     if choice.made:
         notes.append(outcome(choice, fates, threshold))
-    view = View(SIGNALS[choice.by], notes, scores[shown], len(fates) - len(shown), threshold, samples)
+    view = View(signal, notes, scores[shown], len(fates) - len(shown), threshold, groups)
     write_filter_page(Path(f"{prefix}.html"), view)
 
 
@@ -236,6 +256,18 @@ def _around(order: np.ndarray, quantile: float) -> np.ndarray:
     middle = round(quantile * (len(order) - 1))
     first = max(0, min(middle - SAMPLES // 2, len(order) - SAMPLES))
     return order[first : first + SAMPLES]
+
+
+def _spread(places: np.ndarray) -> np.ndarray:
+    """A few of them, from the first to the last."""
+    return places[np.linspace(0, len(places) - 1, min(SAMPLES, len(places))).round().astype(int)]
+
+
+def _nothing(choice: Choice, table: Table, fates: np.ndarray) -> str:
+    """Why nothing is kept, and what the best score would have been."""
+    text = outcome(choice, fates, choice.minimum)
+    fit = ~np.isin(fates, RULED_OUT)
+    return f"{text} The highest is {score_text(table.scores[fit].max())}." if fit.any() else text
 
 
 def _notes(choice: Choice, table: Table) -> list[str]:

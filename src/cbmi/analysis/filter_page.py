@@ -14,7 +14,8 @@ from cbmi.analysis.heatmap import FACTORS, cells
 from cbmi.analysis.pages import render_page
 from cbmi.files import write_atomically
 
-QUANTILES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+_BETWEEN = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
+QUANTILES = {"The lowest": 0.0} | {f"At {100 * share:g} %": share for share in _BETWEEN} | {"The highest": 1.0}
 SHARES = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 BINS = 80
 LONGEST_SOURCE, MOST_WORDS = 1000, 200  # of a sample: characters, words
@@ -28,6 +29,13 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Group:
+    name: str
+    detail: str
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
 class View:
     """What the page shows."""
 
@@ -36,7 +44,7 @@ class View:
     scores: np.ndarray  # of the pairs about which the score decides
     others: int  # pairs about which it does not
     threshold: float | None
-    samples: dict[float, list[Sample]]  # by quantile of the scores
+    groups: list[Group]
 
 
 def write_filter_page(path: Path, view: View) -> None:
@@ -45,11 +53,11 @@ def write_filter_page(path: Path, view: View) -> None:
     picture = _histogram_figure(counts, edges, view)
     groups = [
         {
-            "name": _name(quantile),
-            "score": float(np.quantile(view.scores, quantile)),
-            "pairs": [_shown(sample, view.signal) for sample in group],
+            "name": group.name,
+            "detail": group.detail,
+            "pairs": [_shown(sample, view.signal) for sample in group.samples],
         }
-        for quantile, group in view.samples.items()
+        for group in view.groups
     ]
     shown = {
         "signal": view.signal,
@@ -123,9 +131,3 @@ def _shown(sample: Sample, signal: Signal) -> dict[str, Any]:
         "score": signal.of(sample.record),
         "dropped": sample.dropped,
     }
-
-
-def _name(quantile: float) -> str:
-    if quantile in (0.0, 1.0):
-        return "The lowest" if quantile == 0.0 else "The highest"
-    return f"At {100 * quantile:g} %"

@@ -17,6 +17,7 @@ from cbmi.errors import UserError
 # What becomes of a pair; a name's place is its number.
 FATES = ("kept", "score", "copy", "lengths", "duplicate", "empty")
 KEPT, SCORE, COPY, LENGTHS, DUPLICATE, EMPTY = range(len(FATES))
+RULED_OUT = (COPY, LENGTHS, DUPLICATE, EMPTY)  # whatever the score
 IN_WORDS = {
     "score": "for their score",
     "copy": "as copies of the source",
