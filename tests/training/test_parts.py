@@ -9,12 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tasks import cbmi, write_run, write_task
 
 from cbmi.config import Optimizer
 from cbmi.data.corpus import Corpus
 from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Shape
 from cbmi.objectives import build
+from cbmi.training import trainer
 from cbmi.training.graph import PlainSteps
 from cbmi.training.learner import Learner
 from cbmi.training.loader import Loader, Recipe
@@ -123,6 +125,29 @@ def test_nearly_every_part_has_the_one_shape(corpus):
     capacity = plan.capacity(0)
     tables = [batch.parts[0].table for batch, _ in zip(plan.batches(0, 0, 1, capacity), range(40), strict=False)]
     assert sum(table == tables[0] for table in tables) >= 38  # later epochs may have a larger batch
+
+
+def test_a_stage_goes_on_with_the_shape_it_began_with(tmp_path, monkeypatch):
+    """As on a GPU, where a graph has one shape: steps rounded otherwise would not be those of an undisturbed run."""
+    write_task(tmp_path, train=400, valid=5)
+    used, of_epoch, make = [], [], Recipe.batches
+
+    def batches(recipe, epoch, batch, step, capacity):
+        used.append(capacity)
+        of_epoch.append(recipe.capacity(epoch))
+        return make(recipe, epoch, batch, step, capacity)
+
+    monkeypatch.setattr(Recipe, "batches", batches)
+    monkeypatch.setattr(trainer, "GraphSteps", PlainSteps)
+    monkeypatch.setattr(trainer.Trainer, "_graphs", lambda self: True)
+    for steps in (5, 20, 40):
+        stages = [{"name": "first", "steps": 7}, {"name": "second", "steps": steps}]
+        path = write_run(tmp_path, stages=stages, batch={"tokens": 800}, validate={"every": 100, "beam": 0})
+        assert cbmi("train", path).returncode == 0
+    first, second, *later = used
+    assert (first, second) == tuple(of_epoch[:2])
+    assert later == [second, second]
+    assert set(of_epoch[2:]) != {second}  # or this would say nothing
 
 
 def test_batches_go_on_from_any_place(corpus):

@@ -39,6 +39,7 @@ class State:
     stage_done: bool = False
     epoch: int = 0
     batch: int = 0  # the next batch of the epoch
+    stage_epoch: int = 0  # in which the stage began: the shape of its batches is taken from it
     schedule_step: int = 0  # steps since the optimiser (re)started
     best_step: int | None = None  # of this stage
     best_score: float | None = None  # higher is better: BLEU, or minus the loss

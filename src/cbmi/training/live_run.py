@@ -142,6 +142,7 @@ class LiveRun:
     def begin_stage(self, number: int) -> None:
         state = self.state
         state.stage, state.stage_step, state.stage_done = number, 0, False
+        state.stage_epoch = state.epoch
         state.best_step = state.best_score = state.score = None
         state.stale = 0
         if self.config.stages[number].restart_optimizer:

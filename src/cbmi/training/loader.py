@@ -46,7 +46,8 @@ class Recipe:
         return EpochPlan(self.lengths, self.step_tokens, self.seed, epoch)
 
     def capacity(self, epoch: int) -> Capacity:
-        """What nearly all parts fit into: this epoch's largest, and a little more for those of other epochs."""
+        """What nearly all parts fit into: this epoch's largest, and a little more for those of other epochs. Products
+        of other shapes round differently, so a stage that goes on has to have the shape that it began with."""
         parts = self.accumulate * self.world.size
         *sides, pairs = self.plan(epoch).sizes().max(axis=1)
         longest = int(self.lengths.max())

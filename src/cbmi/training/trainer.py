@@ -185,7 +185,7 @@ class Trainer:
 
     def _loader(self, supply: Supply, fixed_shape: bool) -> Loader:
         state, recipe = self.state, self._recipe(supply.numbers)
-        capacity = recipe.capacity(state.epoch) if fixed_shape else None
+        capacity = recipe.capacity(state.stage_epoch) if fixed_shape else None
         return Loader(recipe.batches(state.epoch, state.batch, state.step + 1, capacity))
 
     def _after_step(self, running: Running, progress: Bar, log: Log | None) -> None:
