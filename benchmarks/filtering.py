@@ -104,8 +104,8 @@ def model_scores(run_folder: Path, files: Sequence[str], folder: Path, device: s
 
 def signals(pairs: Sequence[Pair], scored: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """By name, a number for every pair: the higher, the better the pair; with rules, the lowest where one applies."""
-    facts = facts_of(pairs)
-    ratio, ruled_out = facts[-1], dropped_by_rules(facts, MAX_RATIO)
+    table = unscored(pairs)
+    ratio, ruled_out = table.lengths, dropped_by_rules(table, MAX_RATIO)
     return {
         "CBMI": scored["cbmi"],
         "likelihood": scored["likelihood"],
@@ -116,19 +116,22 @@ def signals(pairs: Sequence[Pair], scored: dict[str, np.ndarray], seed: int) -> 
     }
 
 
-def dropped_by_rules(facts: tuple[np.ndarray, ...], max_ratio: float) -> np.ndarray:
+def unscored(pairs: Sequence[Pair]) -> Table:
+    return Table(np.zeros(len(pairs)), *facts_of(pairs))
+
+
+def dropped_by_rules(table: Table, max_ratio: float) -> np.ndarray:
     """(pairs,) what `cbmi filter --drop-copies --max-ratio` drops."""
-    rules = Choice(drop_copies=True, max_ratio=max_ratio)
-    return rules.fates(Table(np.zeros(len(facts[0])), *facts)) != KEPT
+    return Choice(drop_copies=True, max_ratio=max_ratio).fates(table) != KEPT
 
 
 def rules_table(pairs: Sequence[Pair], truth: Sequence[str]) -> str:
     """What the rules that need no model drop, by kind."""
-    kinds, facts = np.array(truth), facts_of(pairs)
+    kinds, known = np.array(truth), unscored(pairs)
     names = ["", *KINDS]
     lines = ["| dropped by | good pairs | " + " | ".join(KINDS) + " |", "|---|" + "--:|" * len(names)]
     for ratio in RATIOS:
-        out = dropped_by_rules(facts, ratio)
+        out = dropped_by_rules(known, ratio)
         cells = [f"{out[kinds == name].mean():.1%}" if (kinds == name).any() else "–" for name in names]
         lines.append(f"| `--drop-copies --max-ratio {ratio:g}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -194,7 +197,8 @@ def scores(out: Path, tests: dict[str, tuple[str, ...]]) -> dict[str, dict[str, 
         result = json.loads(path.read_text())
         if result["kind"] != "system":
             continue
-        own = found[f"{result['task']}, {result['system']}"] = {}
+        seed = f", seed {result['seed']}" if result["seed"] > 1 else ""
+        own = found[f"{result['task']}, {result['system']}{seed}"] = {}
         for name, source in sources.items():
             output = list(read_lines(str(path.parent / "run" / "test" / f"{name}.txt"), Counter()))
             copies = np.mean([is_copy(pair) for pair in zip(source, output, strict=True)])

@@ -77,6 +77,7 @@ def test_rules_come_before_scores(filtering):
     scored = {"cbmi": np.array([2.0, 9.0, 5.0, 1.0]), "likelihood": np.array([-1.0, -0.1, -0.2, -3.0])}
     found = filtering.signals(pairs, scored, seed=1)
     assert found["CBMI and rules"].tolist() == [2.0, -np.inf, -np.inf, 1.0]
+    assert found["length ratio"].argmin() == 2
     assert filtering.keep_best(found["likelihood and rules"], 2).tolist() == [True, False, False, True]
     truth = ["", "copied source", "truncated", ""]
     assert filtering.quality(found["CBMI and rules"], truth)["all"] == {"auc": 1.0, "recall": 1.0, "precision": 1.0}
@@ -88,18 +89,19 @@ def test_copies_among_the_translations_are_counted(filtering, tmp_path):
     files = [tmp_path / "test.en", tmp_path / "test.de"]
     files[0].write_text("one two\nthree\nfour\nfive\n")
     files[1].write_text("eins zwei\ndrei\nvier\nfünf\n")
-    for task, output in (("dirty", "one  two\ndrei\nvier\nfünf\n"), ("good", files[1].read_text())):
-        job = tmp_path / "jobs" / f"{task}-1-ce"
+    copying = "one  two\ndrei\nvier\nfünf\n"
+    for task, seed, output in (("dirty", 1, copying), ("dirty", 2, files[1].read_text()), ("good", 1, copying)):
+        job = tmp_path / "jobs" / f"{task}-{seed}-ce"
         (job / "run" / "test").mkdir(parents=True)
         (job / "run" / "test" / "test.txt").write_text(output)
-        result = {"kind": "system", "task": task, "system": "ce", "scores": {"test": {"bleu": 50.0, "chrf": 60.0}}}
-        (job / "result.json").write_text(json.dumps(result))
+        result = {"kind": "system", "task": task, "seed": seed, "system": "ce"}
+        (job / "result.json").write_text(json.dumps(result | {"scores": {"test": {"bleu": 50.0, "chrf": 60.0}}}))
     start = tmp_path / "jobs" / "dirty-1-start"
     start.mkdir()
     (start / "result.json").write_text(json.dumps({"kind": "start"}))
     found = filtering.scores(tmp_path, {"test": tuple(map(str, files))})
     shares = {name: own["test"]["copies"] for name, own in found.items()}
-    assert shares == {"dirty, ce": 0.25, "good, ce": 0.0}
+    assert shares == {"dirty, ce": 0.25, "dirty, ce, seed 2": 0.0, "good, ce": 0.25}
     printed = filtering.table(
         {
             "signals": {"random": {"all": {"auc": 0.5, "recall": 0.3, "precision": 0.3}}},
