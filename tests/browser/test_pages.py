@@ -37,7 +37,8 @@ def heatmap(tmp_path, page):
 
 
 def sources(page) -> list[str]:
-    return page.locator("article:visible .source").all_inner_texts()
+    """Of what is shown; not what is painted already, which a browser under load may leave for later."""
+    return page.locator("article:visible .source").all_text_contents()
 
 
 def test_the_heat_map_sorts_searches_and_filters(heatmap):
@@ -54,7 +55,7 @@ def test_the_heat_map_sorts_searches_and_filters(heatmap):
     heatmap.fill("#search", "")
     heatmap.check("#repeats")
     assert sources(heatmap) == ["one"]
-    assert heatmap.locator(".repeats .r").all_inner_texts() == ["the", "the"]
+    assert heatmap.locator(".repeats .r").all_text_contents() == ["the", "the"]
 
 
 def test_the_heat_map_shows_figures_by_pointer_and_by_keyboard(heatmap):

@@ -186,6 +186,10 @@ def test_means_and_marks_are_numpys_and_sacrebleus(whole, task):
         expected = f"{np.mean(values):.2f} ± {np.std(values):.2f}"
         if system != "ce":
             expected += f" ({np.mean(values) - np.mean(scores['ce']):+.2f})"
+            differences = np.subtract(values, scores["ce"])
+            start = f"| {SYSTEMS[system]['label']} | Transformer |"
+            row = next(line for line in table.replace("\\", "").splitlines() if line.startswith(start))
+            assert row.split(" | ")[4] == f"{np.std(differences, ddof=1) / 2**0.5:.2f}"
         assert expected in table
 
 

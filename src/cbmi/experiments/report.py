@@ -69,6 +69,7 @@ def render(
         "signed": signed,
         "cost_columns": COSTS,
         "cost_note": COST_NOTE,
+        "comparison_note": COMPARISON_NOTE,
         "costs": costs(experiment, done) if experiment.report.costs else [],
         "comparisons": _by_seed(experiment, records),
         "accuracies": _accuracies(experiment, done),
@@ -124,7 +125,8 @@ def _cost_row(experiment: Experiment, task: str, system: str | None, runs: list[
 
 
 def _by_seed(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]:
-    """A row for every system and system that it is tested against: difference and p over all seeds, and each."""
+    """A row for every system and system that it is tested against: difference and p over all seeds, and each; with
+    several seeds the standard error of their mean difference."""
     rows: dict[tuple, dict[str, Any]] = {}
     for record in records:
         if record["kind"] == "comparison":
@@ -136,6 +138,10 @@ def _by_seed(experiment: Experiment, records: list[Record]) -> list[dict[str, An
                 row["all"] = record
             else:
                 row["seeds"].append(record)
+    for row in rows.values():
+        differences = [record["difference"] for record in row["seeds"]]
+        several = len(differences) > 1
+        row["error"] = float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if several else None
     return list(rows.values())
 
 
@@ -222,13 +228,21 @@ COST_NOTE = (
 )
 
 
+COMPARISON_NOTE = (
+    "p is by paired bootstrap over the sentences: how much another training run of the same system would differ is "
+    "not in it. The standard error is that of the mean of the seeds' differences."
+)
+
+
 def _comparisons_markdown(rows: list[dict[str, Any]]) -> str:
-    lines = ["| system | against | on | difference (p) | seed by seed |", "|---|---|---|--:|---|"]
+    titles = ["system", "against", "on", "difference (p)", "standard error", "seed by seed"]
+    lines = ["| " + " | ".join(titles) + " |", "|---|---|---|--:|--:|---|"]
     for row in rows:
         each = [f"{signed(one['difference'])} ({one['p']:.3f})" for one in (row["all"], *row["seeds"])]
         names = [markdown(text) for text in (*row["labels"], f"{row['task']}, {row['set']}")]
-        lines.append("| " + " | ".join([*names, each[0], ", ".join(each[1:])]) + " |")
-    return "\n".join(lines) + "\n"
+        error = "–" if row["error"] is None else f"{row['error']:.2f}"
+        lines.append("| " + " | ".join([*names, each[0], error, ", ".join(each[1:])]) + " |")
+    return "\n".join([*lines, "", COMPARISON_NOTE]) + "\n"
 
 
 def _accuracies(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]:
