@@ -45,12 +45,14 @@ def test_runs_are_averaged_draw_by_draw():
     assert found.difference == pytest.approx((c.score + d.score - a.score - b.score) / 2)
     moved = np.abs((c.samples + d.samples - a.samples - b.samples) / 2)
     assert found.p == (np.sum(moved - moved.mean() > abs(found.difference)) + 1) / 501
+    assert found.error == pytest.approx(np.std([c.score - a.score, d.score - b.score], ddof=1) / np.sqrt(2))
 
 
 def test_a_system_does_not_differ_from_itself():
     references, (first, *_) = outputs()
     run = Metric("bleu", references, "de").resampled(first, 100)
-    assert compare([run], [run]).p == 1.0
+    found = compare([run], [run])
+    assert (found.difference, found.p, found.error) == (0.0, 1.0, None)
 
 
 def test_multi_bleu_is_that_of_the_script():

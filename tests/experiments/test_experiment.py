@@ -278,7 +278,7 @@ def test_dollars_validation_and_ter(own, task, tmp_path):
     rows = list(csv.DictReader((own / "report" / "comparisons.csv").read_text().splitlines()))
     assert {row["against"] for row in rows} == {"ce", "freq"}
     one = next(row for row in rows if (row["system"], row["against"], row["seed"]) == ("cbmi", "ce", ""))
-    assert f"({float(one['p']):.3f})" in text
+    assert f"({float(one['p']):.3f}) | {float(one['standard_error']):.2f} |" in text
     accuracy = list(csv.DictReader((own / "report" / "prior-accuracy.csv").read_text().splitlines()))
     jobs = [json.loads((own / "jobs" / f"demo-{seed}-prior-accuracy" / "result.json").read_text()) for seed in (1, 2)]
     assert int(accuracy[-1]["tokens"]) == sum(job["accuracy"]["tokens"] for job in jobs)

@@ -59,6 +59,7 @@ def paper():
             "system": "cbmi",
             "against": "bmi",
             "seed": None,
+            "standard_error": None,
         }
         records.append(comparison | {"difference": 0.4, "p": 0.03 if "big" in task else 0.004})
     return experiment, records

@@ -6,6 +6,7 @@ With one run of each system the p-value is that of sacrebleu's own paired test, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,14 +65,17 @@ class Resampled:
 class Comparison:
     difference: float  # system minus baseline, means over the runs
     p: float
+    error: float | None  # the standard error of the difference, over pairs of runs
 
 
 def compare(baseline: Sequence[Resampled], system: Sequence[Resampled]) -> Comparison:
-    """Of the runs of two systems on the same test set."""
-    difference = float(np.mean([run.score for run in system]) - np.mean([run.score for run in baseline]))
+    """Of the runs of two systems on the same test set, in pairs (by seed)."""
+    differences = [ours.score - theirs.score for ours, theirs in zip(system, baseline, strict=True)]
+    difference = float(np.mean(differences))
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else None
     if not difference:
-        return Comparison(0.0, 1.0)
+        return Comparison(0.0, 1.0, error)
     samples = [np.mean([run.samples for run in runs], axis=0) for runs in (baseline, system)]
     moved = np.abs(samples[1] - samples[0])
     higher = int((moved - moved.mean() > abs(difference)).sum())
-    return Comparison(difference, (higher + 1) / (len(moved) + 1))
+    return Comparison(difference, (higher + 1) / (len(moved) + 1), error)

@@ -86,4 +86,5 @@ def _comparisons(plan: Plan, task: str, chosen: str, runs: dict[tuple[str, int],
                     "metric": plan.experiment.metric(task),
                     "difference": found.difference,
                     "p": found.p,
+                    "standard_error": found.error,
                 }

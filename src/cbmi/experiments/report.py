@@ -125,8 +125,7 @@ def _cost_row(experiment: Experiment, task: str, system: str | None, runs: list[
 
 
 def _by_seed(experiment: Experiment, records: list[Record]) -> list[dict[str, Any]]:
-    """A row for every system and system that it is tested against: difference and p over all seeds, and each; with
-    several seeds the standard error of their mean difference."""
+    """A row for every system and system that it is tested against: difference and p over all seeds, and each."""
     rows: dict[tuple, dict[str, Any]] = {}
     for record in records:
         if record["kind"] == "comparison":
@@ -138,10 +137,6 @@ def _by_seed(experiment: Experiment, records: list[Record]) -> list[dict[str, An
                 row["all"] = record
             else:
                 row["seeds"].append(record)
-    for row in rows.values():
-        differences = [record["difference"] for record in row["seeds"]]
-        several = len(differences) > 1
-        row["error"] = float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if several else None
     return list(rows.values())
 
 
@@ -240,8 +235,9 @@ def _comparisons_markdown(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         each = [f"{signed(one['difference'])} ({one['p']:.3f})" for one in (row["all"], *row["seeds"])]
         names = [markdown(text) for text in (*row["labels"], f"{row['task']}, {row['set']}")]
-        error = "–" if row["error"] is None else f"{row['error']:.2f}"
-        lines.append("| " + " | ".join([*names, each[0], error, ", ".join(each[1:])]) + " |")
+        error = row["all"]["standard_error"]
+        spread = "–" if error is None else f"{error:.2f}"
+        lines.append("| " + " | ".join([*names, each[0], spread, ", ".join(each[1:])]) + " |")
     return "\n".join([*lines, "", COMPARISON_NOTE]) + "\n"
 
 
