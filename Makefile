@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-browser lint format bench clean
+.PHONY: setup demo test test-fast test-browser lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -20,10 +20,15 @@ $(VENV)/.done: requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/cbmi demo
 
+# All tests, with the share of lines that they run.
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal --cov=cbmi --cov-report=term:skip-covered
 
-# The pages in a real browser; it is installed where there is none.
+# The unit tests: under 90 seconds.
+test-fast: setup
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+# The pages in a real browser, which is installed if there is none.
 test-browser: setup
 	$(BIN)/pip install --quiet -r requirements-browser.lock
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
@@ -35,6 +40,7 @@ test-browser: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 format: setup
@@ -45,4 +51,4 @@ bench: setup
 	$(BIN)/cbmi benchmark
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo .coverage .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -1,10 +1,10 @@
-"""BMI by dictionaries against ours, on one generated corpus, in one process; then ours alone on larger ones.
+"""BMI with dictionaries against ours on one generated corpus, then ours alone on larger ones.
 
     python benchmarks/bmi.py [--pairs 100000] [--large 1000000] [--words 26] [--vocabulary 32000]
 
-The dictionary version does what the method's public script does: two passes over every pair of words of every
-sentence pair, with counts in Python dictionaries. Prints a Markdown table with times, peak memory and disk space,
-and an extrapolation to WMT14's 4.5 million pairs.
+The dictionary version does what the method's public script does: two passes over every pair of
+words of every sentence pair, with counts in Python dictionaries. Prints a Markdown table of time,
+peak memory and disk space, with an extrapolation to WMT14's 4.5 million pairs.
 """
 
 from __future__ import annotations
@@ -12,123 +12,178 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
+import sys
 import tempfile
 import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from cbmi.data.bmi import token_bmi
-from cbmi.data.corpus import Corpus
+from cbmi.data.corpus import Corpus, Side
 from cbmi.data.statistics import Statistics
-from cbmi.data.vocabulary import EOS, UNKNOWN
+from cbmi.data.vocabulary import EOS, SPECIALS
 from cbmi.files import to_json
+
+WMT14_PAIRS = 4_500_000
+
+
+class Cost(NamedTuple):
+    seconds: float
+    peak_gib: float  # the most memory that the process had
+    bytes_on_disk: int
 
 
 def write_corpus(folder: Path, pairs: int, words: int, vocabulary: int, seed: int = 1) -> Corpus:
-    """A prepared corpus of Zipf-distributed pieces; each source piece brings its target piece along."""
+    """A prepared corpus of Zipf-distributed pieces; every other target piece is its source's."""
     random = np.random.default_rng(seed)
-    shares = 1 / np.arange(1, vocabulary - UNKNOWN)
-    steps = np.cumsum(shares / shares.sum())
+    shares = 1 / np.arange(1, vocabulary - SPECIALS + 1)
+    cumulative = np.cumsum(shares / shares.sum())
     lengths = np.maximum(random.poisson(words, pairs), 1)
-    sides = {"source": np.searchsorted(steps, random.random(lengths.sum())).clip(max=len(steps) - 1)}
-    free = np.searchsorted(steps, random.random(lengths.sum())).clip(max=len(steps) - 1)
-    sides["target"] = np.where(random.random(lengths.sum()) < 0.5, sides["source"], free)
+    total = int(lengths.sum())
+    source = _draw_pieces(random, cumulative, total)
+    unrelated = _draw_pieces(random, cumulative, total)
+    target = np.where(random.random(total) < 0.5, source, unrelated)
+
     folder.mkdir(parents=True)
-    offsets = np.concatenate([[0], np.cumsum(lengths + 1)])
-    for name, pieces in sides.items():
+    offsets = np.concatenate([[0], np.cumsum(lengths + 1)])  # each sentence has its end
+    for name, pieces in (("source", source), ("target", target)):
         ids = np.full(offsets[-1], EOS, np.uint16)
-        ids[np.arange(len(pieces)) + np.repeat(np.arange(pairs), lengths)] = pieces + UNKNOWN + 1
+        # The ends of the sentences before it move each piece on by one.
+        ids[np.arange(total) + np.repeat(np.arange(pairs), lengths)] = pieces + SPECIALS
         ids.tofile(folder / f"{name}.ids")
         offsets.tofile(folder / f"{name}.offsets")
     np.arange(pairs).tofile(folder / "lines")
-    tokens = {name: int(offsets[-1]) for name in sides}
-    (folder / "meta.json").write_text(to_json({"pairs": pairs, "dtype": "uint16", "tokens": tokens}))
+    tokens = int(offsets[-1])
+    meta = {"pairs": pairs, "dtype": "uint16", "tokens": {"source": tokens, "target": tokens}}
+    (folder / "meta.json").write_text(to_json(meta))
     return Corpus(folder)
 
 
-def by_dictionaries(corpus: Corpus) -> np.ndarray:
-    """BMI of every target token (0 for the end of sentence), the plain way."""
-    sides = []
-    for side in (corpus.source, corpus.target):
-        ids, offsets = side.ids.tolist(), side.offsets.tolist()
-        sides.append([ids[a : b - 1] for a, b in pairwise(offsets)])
-    of_source: Counter[int] = Counter()
-    of_target: Counter[int] = Counter()
-    of_both: dict[tuple[int, int], int] = {}
-    for source, target in zip(*sides, strict=True):
-        source_types, target_types = set(source), set(target)
-        of_source.update(source_types)
-        of_target.update(target_types)
+def _draw_pieces(random: np.random.Generator, cumulative: np.ndarray, count: int) -> np.ndarray:
+    """(count,) numbers of pieces, from 0; `cumulative`: their cumulative probabilities."""
+    drawn = np.searchsorted(cumulative, random.random(count))
+    return drawn.clip(max=len(cumulative) - 1)
+
+
+def bmi_by_dictionaries(corpus: Corpus) -> np.ndarray:
+    """(target tokens,) BMI, the plain way; 0 for the end of sentence."""
+    sources = _sentences(corpus.source)
+    targets = _sentences(corpus.target)
+    source_counts: Counter[int] = Counter()
+    target_counts: Counter[int] = Counter()
+    pair_counts: dict[tuple[int, int], int] = {}
+    for source, target in zip(sources, targets, strict=True):
+        source_types = set(source)
+        target_types = set(target)
+        source_counts.update(source_types)
+        target_counts.update(target_types)
         for x in source_types:
             for y in target_types:
-                of_both[x, y] = of_both.get((x, y), 0) + 1
-    result = []
-    for source, target in zip(*sides, strict=True):
+                pair_counts[x, y] = pair_counts.get((x, y), 0) + 1
+    values = []
+    for source, target in zip(sources, targets, strict=True):
         for y in target:
             total = 0.0
             for x in source:
-                total += math.log(1 + len(corpus) * of_both[x, y] / (of_source[x] * of_target[y]))
-            result.append(total / len(source))
-        result.append(0.0)
-    return np.array(result)
+                expected = source_counts[x] * target_counts[y]
+                total += math.log(1 + len(corpus) * pair_counts[x, y] / expected)
+            values.append(total / len(source))
+        values.append(0.0)
+    return np.array(values)
 
 
-def by_products(corpus: Corpus, vocabulary: int) -> np.ndarray:
-    values = np.zeros(len(corpus.target.ids))
-    for places, part in token_bmi(corpus, (vocabulary, vocabulary), quiet=True):
-        values[places] = part
-    return values
+def _sentences(side: Side) -> list[list[int]]:
+    """The ids of each sentence, without its end."""
+    ids = side.ids.tolist()
+    return [ids[start : end - 1] for start, end in pairwise(side.offsets.tolist())]
 
 
-def stored(folder: Path, vocabulary: int, answer: multiprocessing.SimpleQueue) -> None:
-    """Time, peak memory and disk space of what preparation does; in a process of its own, for its memory."""
+def our_bmi(corpus: Corpus, vocabulary: int) -> np.ndarray:
+    """(target tokens,) BMI by sparse products; 0 for the end of sentence."""
+    bmi = np.zeros(len(corpus.target.ids))
+    for places, values in token_bmi(corpus, (vocabulary, vocabulary), quiet=True):
+        bmi[places] = values
+    return bmi
+
+
+def compare(pairs: int, words: int, vocabulary: int) -> None:
+    """Both ways in this process, on one corpus; prints the first rows of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = write_corpus(Path(folder) / "train", pairs, words, vocabulary)
+        start = time.perf_counter()
+        ours = our_bmi(corpus, vocabulary)
+        our_seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        reference = bmi_by_dictionaries(corpus)
+        reference_seconds = time.perf_counter() - start
+    difference = np.abs(ours - reference).max()
+    speed_up = reference_seconds / our_seconds
+    print(f"largest difference {difference:.1e}; {speed_up:.0f} times faster\n")
+    print("| pairs | method | seconds | peak memory, GiB | result on disk, GB |")
+    print("|---|---|---|---|---|")
+    print(f"| {pairs:,} | dictionaries | {reference_seconds:.1f} | | |")
+    print(f"| {pairs:,} | ours | {our_seconds:.2f} | | |")
+
+
+def measure_stored(pairs: int, words: int, vocabulary: int) -> Cost:
+    """What preparation does, in a process of its own so that the peak memory is its own."""
+    context = multiprocessing.get_context("spawn")
+    answer: multiprocessing.SimpleQueue[Cost] = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "train"
+        write_corpus(folder, pairs, words, vocabulary)
+        process = context.Process(target=store_bmi, args=(folder, vocabulary, answer))
+        process.start()
+        process.join()
+    if process.exitcode != 0:
+        sys.exit(f"the process for {pairs:,} pairs failed")
+    return answer.get()
+
+
+def store_bmi(folder: Path, vocabulary: int, answer: multiprocessing.SimpleQueue[Cost]) -> None:
     corpus = Corpus(folder)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     array = Statistics(corpus, (vocabulary, vocabulary)).bmi()
-    answer.put((time.perf_counter() - begun, _peak(), array.nbytes))
+    seconds = time.perf_counter() - start
+    answer.put(Cost(seconds, _peak_gib(), array.nbytes))
 
 
-def _peak() -> float:
-    """The most memory that this process has had so far, in GiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+def _peak_gib() -> float:
+    """The most memory that this process has had so far (Linux)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            kib = int(line.split()[1])
+            return kib / 2**20
+    return math.nan
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--large", type=int, nargs="*", default=[1_000_000])
     parser.add_argument("--words", type=int, default=26)
     parser.add_argument("--vocabulary", type=int, default=32_000)
     options = parser.parse_args()
-    shape = (options.words, options.vocabulary)
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = write_corpus(Path(folder) / "train", options.pairs, *shape)
-        begun = time.perf_counter()
-        ours = by_products(corpus, options.vocabulary)
-        between = time.perf_counter()
-        reference = by_dictionaries(corpus)
-        seconds = (time.perf_counter() - between, between - begun)
-    print(f"largest difference {np.abs(ours - reference).max():.1e}; {seconds[0] / seconds[1]:.0f} times faster\n")
-    print("| pairs | way | seconds | peak memory, GiB | result on disk, GB |\n|---|---|---|---|---|")
-    print(f"| {options.pairs:,} | dictionaries | {seconds[0]:.1f} | | |")
-    print(f"| {options.pairs:,} | ours | {seconds[1]:.2f} | | |")
-    context = multiprocessing.get_context("spawn")
+    compare(options.pairs, options.words, options.vocabulary)
     for pairs in [options.pairs, *options.large]:
-        with tempfile.TemporaryDirectory() as folder:
-            write_corpus(Path(folder) / "train", pairs, *shape)
-            answer = context.SimpleQueue()
-            process = context.Process(target=stored, args=(Path(folder) / "train", options.vocabulary, answer))
-            process.start()
-            process.join()
-            took, peak, disk = answer.get()
-        print(f"| {pairs:,} | ours, stored | {took:.1f} | {peak:.2f} | {disk / 1e9:.3f} |")
-    factor = 4.5e6 / pairs
-    figures = f"{took * factor:.0f} | {peak * factor:.1f} | {disk * factor / 1e9:.2f}"
-    print(f"| 4,500,000 (extrapolated) | ours, stored | {figures} |")
+        cost = measure_stored(pairs, options.words, options.vocabulary)
+        figures = f"{cost.seconds:.1f} | {cost.peak_gib:.2f} | {cost.bytes_on_disk / 1e9:.3f}"
+        print(f"| {pairs:,} | ours, stored | {figures} |")
+    # In proportion to the last, largest corpus.
+    factor = WMT14_PAIRS / pairs
+    seconds = cost.seconds * factor
+    memory = cost.peak_gib * factor
+    disk = cost.bytes_on_disk * factor / 1e9
+    print(
+        f"| {WMT14_PAIRS:,} (extrapolated) | ours, stored "
+        f"| {seconds:.0f} | {memory:.1f} | {disk:.2f} |"
+    )
 
 
 if __name__ == "__main__":

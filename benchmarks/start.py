@@ -1,9 +1,11 @@
-"""From the start of the command to 100 steps done: with nothing compiled yet, and again.
+"""How long a run takes from the start of the command to 100 steps: first with nothing compiled,
+then again.
 
     python benchmarks/start.py RUN.yaml [KEY=VALUE ...]
 
-The data are prepared beforehand; the run keeps its settings, but has one stage of 100 steps and validates nothing.
-The first time uses empty folders for compiled kernels, the second what the first has left there.
+The data are prepared beforehand. The run keeps its settings, except that it has one stage of 100
+steps and no validation. The first start finds no compiled kernels; the second finds those that the
+first left behind.
 """
 
 from __future__ import annotations
@@ -16,26 +18,40 @@ import tempfile
 import time
 from pathlib import Path
 
-from cbmi.config import read_run_file
+from cbmi.config import read_config
 from cbmi.yaml_text import dump_yaml
+
+CBMI = [sys.executable, "-m", "cbmi"]
+
+
+def write_run_file(path: Path, output: Path, source: str, overrides: list[str]) -> None:
+    """The run file `source`, cut down to one stage of 100 steps."""
+    values = read_config(source, overrides).plain()
+    values["output"] = str(output)
+    values["stages"] = [{"name": "start", "objective": "ce", "steps": 100}]
+    values["data"]["valid"] = None
+    values["data"]["test"] = {}
+    path.write_text(dump_yaml(values))
 
 
 def main() -> None:
-    values = read_run_file(sys.argv[1], sys.argv[2:]).plain()
-    values["stages"] = [{"name": "start", "objective": "ce", "steps": 100}]
-    values["data"] |= {"valid": None, "test": {}}
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        values["output"] = str(folder / "run")
-        (folder / "run.yaml").write_text(dump_yaml(values))
-        command = [sys.executable, "-m", "cbmi"]
-        subprocess.run([*command, "prepare", str(folder / "run.yaml")], check=True)
-        caches = {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        for what in ("nothing compiled", "compiled before"):
-            shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
-            begun = time.monotonic()
-            subprocess.run([*command, "train", str(folder / "run.yaml")], check=True, env=os.environ | caches)
-            print(f"start to 100 steps and a checkpoint, {what}: {time.monotonic() - begun:.1f} s", flush=True)
+        run = folder / "run"
+        run_file = folder / "run.yaml"
+        write_run_file(run_file, run, sys.argv[1], sys.argv[2:])
+        subprocess.run([*CBMI, "prepare", str(run_file)], check=True)
+        environment = dict(os.environ)
+        environment["TRITON_CACHE_DIR"] = str(folder / "triton")
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+        for state in ("nothing compiled", "compiled before"):
+            shutil.rmtree(run / "checkpoints", ignore_errors=True)
+            start = time.monotonic()
+            subprocess.run([*CBMI, "train", str(run_file)], check=True, env=environment)
+            seconds = time.monotonic() - start
+            print(f"start to 100 steps and a checkpoint, {state}: {seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests share: one thread a process (so that tests run side by side), and tiny tasks."""
+"""What the tests share: one thread per process, so that tests run side by side; tiny tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ settings.load_profile("cbmi")
 
 def pytest_collection_modifyitems(items: list) -> None:
     """The demo first: it is by far the longest, and the rest fits beside it."""
-    items.sort(key=lambda item: "test_demo.py" not in item.nodeid or "end_to_end" not in item.nodeid)
+    items.sort(
+        key=lambda item: "test_demo.py" not in item.nodeid or "end_to_end" not in item.nodeid
+    )
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +35,8 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]
         root = root.parent
 
     def folder_of(name: str, fill: Callable[[Path], None]) -> Path:
-        folder, made = root / name, root / f"{name}.made"
+        folder = root / name
+        made = root / f"{name}.made"
         with locked(root / f"{name}.lock"):
             if not made.exists():
                 folder.mkdir(exist_ok=True)
@@ -46,7 +49,7 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory) -> Path:
-    """The folder of a tiny task with a run that has been through both stages; it has not learnt much."""
+    """The folder of a tiny task with a run of both stages; it has not learnt much."""
     folder = tmp_path_factory.mktemp("small")
     write_task(folder)
     result = cbmi("train", write_run(folder))

@@ -12,23 +12,38 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import yaml
 
 from cbmi.cli import main
+from cbmi.config import RunSettings, check
+from cbmi.data.corpus import Corpus
 from cbmi.objectives import TABLE
+from cbmi.training.live_run import LiveRun
+from cbmi.training.run import RunDirectory
+from cbmi.training.world import World
 
 ROOT = Path(__file__).parents[1]
+PIECES = 60  # of the vocabulary of `random_corpus` and of the networks of `tiny_live_run`
+WORLD = World(0, 1, torch.device("cpu"))
 WORDS = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
 
 
-def write_task(folder: Path, train: int = 200, valid: int = 20, reverse: bool = False, seed: int = 1) -> None:
+def write_task(
+    folder: Path, train: int = 200, valid: int = 20, reverse: bool = False, seed: int = 1
+) -> None:
     """train, valid and test files in which the target is the source, or the source reversed."""
     generator = random.Random(seed)
     for part, count in (("train", train), ("valid", valid), ("test", valid)):
-        lines = [generator.choices(WORDS, k=generator.randint(2, 8)) for _ in range(count)]
-        (folder / f"{part}.src").write_text("".join(" ".join(line) + "\n" for line in lines))
-        step = -1 if reverse else 1
-        (folder / f"{part}.tgt").write_text("".join(" ".join(line[::step]) + "\n" for line in lines))
+        sources = []
+        targets = []
+        for _ in range(count):
+            words = generator.choices(WORDS, k=generator.randint(2, 8))
+            sources.append(" ".join(words) + "\n")
+            targets.append(" ".join(reversed(words) if reverse else words) + "\n")
+        (folder / f"{part}.src").write_text("".join(sources))
+        (folder / f"{part}.tgt").write_text("".join(targets))
 
 
 def run_values(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -48,7 +63,12 @@ def run_values(folder: Path, **changes: Any) -> dict[str, Any]:
         "optimizer": {"peak_lr": 3.0e-3, "warmup": 20},
         "stages": [
             {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 8},
-            {"name": "adapt", "objective": {"name": "cbmi"}, "language_model": "frozen", "steps": 8},
+            {
+                "name": "adapt",
+                "objective": {"name": "cbmi"},
+                "language_model": "frozen",
+                "steps": 8,
+            },
         ],
         "validate": {"every": 4, "beam": 2},
         "log": {"every": 1},
@@ -67,14 +87,17 @@ def every_objective(folder: Path, steps: int) -> list[dict[str, Any]]:
         "weights-file": {"file": str(folder / "weights.txt"), "per": "pair"},
     }
     stages = [{"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 4}]
-    for name in [name for name in TABLE if name != "ce"]:
+    for name in TABLE:
+        if name == "ce":
+            continue
         objective = {"name": name, **special.get(name, {})}
-        stages.append({"name": name, "objective": objective, "language_model": "frozen", "steps": steps})
-    for name, objective in {
-        "shuffled": {"name": "cbmi", "shuffled": True},
-        "joint": {"name": "prior-selection"},
-    }.items():
-        stages.append({"name": name, "objective": objective, "language_model": "joint", "steps": steps})
+        stages.append(
+            {"name": name, "objective": objective, "language_model": "frozen", "steps": steps}
+        )
+    joint = {"language_model": "joint", "steps": steps}
+    shuffled = {"name": "cbmi", "shuffled": True}
+    stages.append({"name": "shuffled", "objective": shuffled, **joint})
+    stages.append({"name": "joint", "objective": {"name": "prior-selection"}, **joint})
     return stages
 
 
@@ -89,14 +112,52 @@ def without_dropout(**sizes: Any) -> dict[str, Any]:
     return {"preset": "tiny", "width": 32, "feed_forward": 64, "heads": 2} | rates | sizes
 
 
+def random_corpus(folder: Path, pairs: int = 90) -> Corpus:
+    """A corpus of random ids, as preparation would have left it in the folder."""
+    random_numbers = np.random.default_rng(0)
+    lengths = {
+        "source": random_numbers.integers(1, 12, pairs),
+        "target": random_numbers.integers(1, 15, pairs),
+    }
+    tokens = {}
+    for side, sizes in lengths.items():
+        tokens[side] = int(sizes.sum())
+        ids = random_numbers.integers(4, PIECES, tokens[side]).astype(np.uint16)
+        ids.tofile(folder / f"{side}.ids")
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        offsets.tofile(folder / f"{side}.offsets")
+    np.arange(pairs).tofile(folder / "lines")
+    meta = {"pairs": pairs, "dtype": "uint16", "tokens": tokens}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return Corpus(folder)
+
+
+def tiny_settings(folder: Path, **changes: Any) -> RunSettings:
+    """Settings of a run with very small networks; changes replace whole keys."""
+    model = {"preset": "tiny", "width": 8, "feed_forward": 16, "heads": 2}
+    model.update({"encoder_layers": 1, "decoder_layers": 1})
+    return check(RunSettings, run_values(folder, **{"model": model, **changes}), "")
+
+
+def tiny_live_run(folder: Path, **changes: Any) -> LiveRun:
+    """The networks of such a run; nothing has been prepared or trained."""
+    config = tiny_settings(folder, **changes)
+    return LiveRun(config, RunDirectory(config.output), (PIECES, PIECES), WORLD)
+
+
 def environment() -> dict[str, str]:
     """One thread each; what dies in native code says where it was."""
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def cbmi(*arguments: str | Path, input: bytes = b"") -> subprocess.CompletedProcess:
-    """Run a command as a user does, but in this process: importing PyTorch anew takes longer than most of them."""
-    streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8") for content in (input, b"", b"")]
+    """Run a command as a user does, but in this process.
+
+    Importing PyTorch again would take longer than most commands.
+    """
+    streams = [
+        io.TextIOWrapper(io.BytesIO(content), encoding="utf-8") for content in (input, b"", b"")
+    ]
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["cbmi", *map(str, arguments)]
     sys.stdin, sys.stdout, sys.stderr = streams
@@ -112,8 +173,9 @@ def cbmi(*arguments: str | Path, input: bytes = b"") -> subprocess.CompletedProc
         sys.argv, sys.stdin, sys.stdout, sys.stderr = before
     for stream in streams[1:]:
         stream.flush()
-    said = [stream.buffer.getvalue() for stream in streams[1:]]
-    return subprocess.CompletedProcess(arguments, status, *said)
+    stdout = streams[1].buffer.getvalue()
+    stderr = streams[2].buffer.getvalue()
+    return subprocess.CompletedProcess(arguments, status, stdout, stderr)
 
 
 def two_ranks(*arguments: str | Path) -> subprocess.CompletedProcess:

@@ -1,26 +1,167 @@
-"""cbmi: train translation models by deciding, token by token, how much each training token should count."""
+"""cbmi: train translation models by deciding, token by token, how much each token should count.
+
+    import cbmi
+
+    run = cbmi.train("mine.yaml")
+    model = cbmi.load(run)
+    model.translate(["A sentence."])
+
+Everything is imported when it is first used: `import cbmi` alone costs next to nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cbmi.errors import MissingExtra, UserError
+from cbmi.version import __version__
+
 if TYPE_CHECKING:
-    from cbmi.training.trained import Trained
+    from cbmi import objectives
+    from cbmi.config import RunSettings
+    from cbmi.evaluation.metrics import EvaluationReport
+    from cbmi.filtering.filter import FilterResult
+    from cbmi.inference.model import TrainedModel
 
-__version__ = "0.1.0"
+__all__ = [
+    "MissingExtra",
+    "UserError",
+    "__version__",
+    "evaluate",
+    "filter",
+    "load",
+    "objectives",
+    "prepare",
+    "read_config",
+    "train",
+]
 
 
-def load(run: str, checkpoint: str | None = None, device: str = "auto") -> Trained:
-    """A trained run: `cbmi.load("runs/x").translate(["A sentence."])`."""
-    from cbmi.training.trained import Trained
+def load(
+    run: str | Path,
+    checkpoint: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> TrainedModel:
+    """Load a trained run.
 
-    return Trained(run, checkpoint, device)
+    `run` is a run directory; `checkpoint` a folder of its checkpoints to use instead of the best.
+    `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 or fp16.
+    """
+    from cbmi.inference.model import TrainedModel
+
+    return TrainedModel(run, checkpoint, device, precision)
+
+
+def read_config(path: str | Path, overrides: Iterable[str] = ()) -> RunSettings:
+    """Read and check a run file; `overrides` are key=value, as on the command line."""
+    from cbmi.config import read_config as read
+
+    return read(path, overrides)
+
+
+def train(
+    config: RunSettings | Mapping[str, Any] | str | Path,
+    *,
+    on_log: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool = True,
+    **changes: Any,
+) -> Path:
+    """Train a run to its end, or resume it; gives its run directory.
+
+    `config` is the path of a run file, its values as a mapping, or what `read_config` returned.
+    Further keywords replace keys of it: `output="runs/other"`, or, below the top level,
+    `**{"optimizer.peak_lr": 5e-4}`. `on_log` is called with every record that goes to log.jsonl:
+    figures of training and of validation. `progress=False` prints nothing.
+    """
+    from cbmi.inference.training import train_and_test
+
+    return train_and_test(config, changes, on_log, progress)
+
+
+def prepare(
+    config: RunSettings | Mapping[str, Any] | str | Path, *, progress: bool = True, **changes: Any
+) -> Path:
+    """Learn the vocabulary and encode the corpus of a run, without training it."""
+    from cbmi.inference.training import prepare_data
+
+    return prepare_data(config, changes, progress)
+
+
+def evaluate(
+    references: Sequence[str],
+    systems: Mapping[str, Sequence[str]],
+    *,
+    bootstrap: int = 1000,
+    seed: int = 12345,
+    language: str = "",
+    multi_bleu: bool = False,
+    tokenize: str | None = None,
+    split_compounds: bool = False,
+) -> EvaluationReport:
+    """Score the lines of each system (name → lines) against the references: BLEU, chrF, TER.
+
+    With `bootstrap` resamples, every score gets a confidence interval, and later systems are tested
+    against the first. `language` decides how text without spaces is split. `multi_bleu` adds
+    tokenised BLEU; `tokenize` names the language of the Moses tokenizer, `split_compounds` splits
+    at hyphens.
+    """
+    from cbmi.evaluation.metrics import evaluate as score
+
+    return score(
+        references,
+        systems,
+        bootstrap=bootstrap,
+        seed=seed,
+        language=language,
+        multi_bleu=multi_bleu,
+        tokenize=tokenize,
+        split_compounds=split_compounds,
+    )
+
+
+def filter(
+    run: str | Path | TrainedModel,
+    source: str | Path,
+    target: str | Path | None = None,
+    *,
+    output: str | Path,
+    keep: float | None = None,
+    minimum: float | None = None,
+    by: str = "cbmi",
+    drop_copies: bool = False,
+    drop_duplicates: bool = False,
+    max_ratio: float | None = None,
+    checkpoint: str | None = None,
+    device: str = "auto",
+) -> FilterResult:
+    """Split a parallel corpus by a score of its pairs, and by rules.
+
+    `source` and `target` are aligned files, or `source` alone is a .tsv. All files that are written
+    begin with `output`. `keep` is a share of the pairs, `minimum` a score; `by` is "cbmi" or
+    "likelihood". If nothing is to be dropped, the corpus is only scored.
+    """
+    from cbmi.filtering.filter import filter_files
+    from cbmi.filtering.rules import FilterSettings
+
+    settings = FilterSettings(
+        keep=keep,
+        minimum=minimum,
+        by=by,
+        drop_copies=drop_copies,
+        drop_duplicates=drop_duplicates,
+        max_ratio=max_ratio,
+    )
+    files = [str(source)] if target is None else [str(source), str(target)]
+    return filter_files(run, files, settings, Path(output), checkpoint, device)
 
 
 def __getattr__(name: str) -> Any:
-    """`cbmi.objectives` and the other rooms are imported when they are first used."""
-    import importlib
+    """`cbmi.objectives` is imported when it is first used."""
+    if name == "objectives":
+        import importlib
 
-    if name in {"objectives", "model", "data", "decoding", "evaluation", "training", "analysis", "config"}:
-        return importlib.import_module(f"cbmi.{name}")
+        return importlib.import_module("cbmi.objectives")
     raise AttributeError(f"module 'cbmi' has no attribute '{name}'")

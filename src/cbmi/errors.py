@@ -1,9 +1,30 @@
-"""The one exception that is for people."""
+"""Errors that are meant for people."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
 
 
 class UserError(Exception):
     """Something the user can put right.
 
-    The message is one sentence that names the file, line or key and says what to do. The command line
-    prints it without a traceback and exits with status 2.
+    The message is one sentence that names the file, line or key and says what to do. The command
+    line prints it without a traceback and exits with status 2.
     """
+
+
+class MissingExtra(UserError):
+    """A package is missing that an extra of cbmi installs."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the extra '{extra}': pip install 'cbmi[{extra}]'.")
+        self.extra = extra
+
+
+def import_extra(module: str, what: str, extra: str) -> ModuleType:
+    """Import a module that only an extra installs; `what` needs it, e.g. "Evaluation"."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra(what, extra) from None

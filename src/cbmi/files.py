@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that exist whole or not at all, locks, and JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from cbmi.errors import UserError
 
 
 def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(path: str | Path) -> str:
-    """The first half of a file's SHA-256; computed once, as long as the file does not change."""
+    """The first half of a file's SHA-256, computed once as long as the file does not change."""
     stat = os.stat(path)
     return _digest(Path(path), stat.st_size, stat.st_mtime_ns)
 
 
 @cache
 def _digest(path: Path, size: int, changed: int) -> str:
+    # Size and time of change are not used: they make the cache forget a file that has changed.
     return sha256(path)[:32]
 
 
@@ -44,18 +46,19 @@ def sync(path: Path) -> None:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write beside the file, then swap: a reader sees the old content or the new, never a part."""
+    encoded = content.encode() if isinstance(content, str) else content
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(encoded)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A name to write under; it becomes `path` when the block ends well and vanishes when it does not."""
+    """A path to write to. It becomes `path` if the block succeeds and vanishes if it fails."""
     temporary = path.with_name(f".{path.name}.partial")
     with disk_errors(path):
-        temporary.unlink(missing_ok=True)  # of a killed process
+        temporary.unlink(missing_ok=True)  # left by a killed process
         try:
             yield temporary
             sync(temporary)
@@ -67,9 +70,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """An empty folder to fill; it becomes `path` when the block ends well and vanishes when it does not."""
+    """An empty folder to fill. It becomes `path` if the block succeeds and vanishes if it fails."""
     temporary = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     with disk_errors(path):
         temporary.mkdir(parents=True)
         try:
@@ -85,7 +88,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that an interruption never leaves a part of it under its own name."""
+    """Remove a folder. An interruption never leaves a part of it under its own name."""
     trash = path.with_name(f".{path.name}.removed")
     shutil.rmtree(trash, ignore_errors=True)
     os.replace(path, trash)
@@ -94,28 +97,32 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only folder and the like into a sentence."""
+    """Turn a full disk, a read-only folder and the like into a `UserError`."""
     try:
         yield
-    except BrokenPipeError:  # of who reads what is printed, not of a disk
+    except BrokenPipeError:
+        # Whoever reads standard output has gone. That is not an error of the disk.
         raise
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that nothing can be written to, or that cannot be made, before work is done for it."""
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    """Refuse a folder that cannot be written to, or cannot be made, before work is done for it."""
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
     with disk_errors(folder):
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=existing).close()
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that keeps other processes from what `path` stands for until it is closed, here and in processes
-    that inherit it; None where another holds it. A killed process's lock is gone with it."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    """Take the lock that `path` stands for: its descriptor, or None if another process holds it.
+
+    The lock ends when the descriptor is closed, here and in processes that inherit it. A killed
+    process's lock is gone with it.
+    """
+    descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -126,7 +133,7 @@ def try_lock(path: Path) -> int | None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from a folder; refuse where one is in it. A killed process's lock is gone with it."""
+    """Keep other processes out of a folder; refuse it if another process is using it."""
     descriptor = try_lock(folder / ".lock")
     if descriptor is None:
         raise UserError(f"{folder} is in use by another process; wait for it or stop it.")
@@ -139,9 +146,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is in a block with the same path."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -149,7 +154,14 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _open_lock(path: Path) -> int:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
 def read_json(path: Path) -> Any:
+    """The value that a JSON file holds."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -159,4 +171,5 @@ def read_json(path: Path) -> Any:
 
 
 def to_json(value: Any) -> str:
+    """A value as the JSON of our files: indented, letters as they are, with a final newline."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

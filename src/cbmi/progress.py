@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, nothing inside `quiet()`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,53 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-SECONDS_BETWEEN_LINES = (10.0, 60.0)  # at first, and when work has long been going on
+# Seconds between two lines: at first, and after long work.
+SHORTEST_PAUSE = 10.0
+LONGEST_PAUSE = 60.0
+
 console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+# A context variable, not a global: other threads and tasks keep their own value.
+_silenced: ContextVar[bool] = ContextVar("silenced", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside the block `say` prints nothing and `bar` shows nothing.
+
+    This holds for the current thread or task. A thread that the block starts is not silenced.
+    """
+    token = _silenced.set(True)
+    try:
+        yield
+    finally:
+        _silenced.reset(token)
 
 
 def say(message: str) -> None:
-    """A line for the person at the terminal; results go to standard output, this does not."""
-    console.print(message, markup=False)
+    """Print a line for the person at the terminal, to standard error: results go to the output."""
+    if not _silenced.get():
+        console.print(message, markup=False)
 
 
 class Bar:
-    """Counts up to a total; `note` is a short text beside it, such as the loss."""
+    """Counts up to a total without showing it: the quiet bar, and the base of those that draw.
+
+    `note` is a short text beside the count, such as the loss.
+    """
 
     def __init__(self, title: str, total: int | None, unit: str, done: int = 0) -> None:
-        self.title, self.total, self.unit, self.done = title, total, unit, done
-        self.begun_with, self.started = done, time.monotonic()
+        self.title = title
+        self.total = total
+        self.unit = unit
+        self.done = done
+        self.begun_with = done
+        self.started = time.monotonic()
         self.note = ""
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
@@ -34,45 +62,53 @@ class Bar:
         self.show()
 
     def speed(self) -> float:
+        """Units per second since the bar was made."""
         return (self.done - self.begun_with) / max(time.monotonic() - self.started, 1e-9)
 
     def pace(self) -> str:
+        """The speed as text."""
         speed = self.speed()
         return f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s"
 
     def show(self) -> None:
-        """Redraw; the quiet bar draws nothing."""
+        """Redraw. The quiet bar draws nothing."""
 
 
 class _LineBar(Bar):
-    def __init__(self, *arguments, **settings) -> None:
-        super().__init__(*arguments, **settings)
+    """Prints a line now and then, for logs and pipes."""
+
+    def __init__(self, title: str, total: int | None, unit: str, done: int = 0) -> None:
+        super().__init__(title, total, unit, done)
         self.last = self.started
 
     def show(self) -> None:
         now = time.monotonic()
-        least, most = SECONDS_BETWEEN_LINES
-        if now - self.last < min(max(least, (now - self.started) / 20), most):
+        # The longer the work, the longer the pause: a twentieth of the time so far.
+        pause = max(SHORTEST_PAUSE, (now - self.started) / 20)
+        if now - self.last < min(pause, LONGEST_PAUSE):
             return
         self.last = now
         say(self.line())
 
     def line(self) -> str:
+        beside = self.note or self.pace()
+        if not self.total:
+            return f"{self.title}: {self.done:,} {self.unit}, {beside}"
+        share = self.done / self.total
+        text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({share:.0%}), {beside}"
         speed = self.speed()
-        parts = [f"{self.title}: {self.done:,}"]
-        if self.total:
-            parts[0] += f" of {self.total:,} {self.unit} ({self.done / self.total:.0%})"
-            if speed:
-                parts.append(f"{clock((self.total - self.done) / speed)} left")
-        else:
-            parts[0] += f" {self.unit}"
-        parts.insert(1, self.note or self.pace())
-        return ", ".join(parts)
+        if speed:
+            text += f", {clock((self.total - self.done) / speed)} left"
+        return text
 
 
 class _TerminalBar(Bar):
-    def __init__(self, progress: Progress, *arguments, **settings) -> None:
-        super().__init__(*arguments, **settings)
+    """A bar of rich."""
+
+    def __init__(
+        self, progress: Progress, title: str, total: int | None, unit: str, done: int = 0
+    ) -> None:
+        super().__init__(title, total, unit, done)
         self.progress = progress
         self.task = progress.add_task(self.title, total=self.total, completed=self.done, note="")
 
@@ -82,9 +118,14 @@ class _TerminalBar(Bar):
 
 
 @contextmanager
-def bar(title: str, total: int | None, unit: str, done: int = 0, quiet: bool = False) -> Iterator[Bar]:
-    """Show the progress of the block."""
-    if quiet:
+def bar(
+    title: str, total: int | None, unit: str, done: int = 0, quiet: bool = False
+) -> Iterator[Bar]:
+    """Show the progress of the block.
+
+    `total` is None where it is unknown; `done` is what earlier work has done already.
+    """
+    if quiet or _silenced.get():
         yield Bar(title, total, unit, done)
     elif not sys.stderr.isatty():
         yield _LineBar(title, total, unit, done)
@@ -106,4 +147,5 @@ def clock(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"

@@ -23,11 +23,23 @@ def browser() -> Iterator:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
         absent("Playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    quiet = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    # If none is installed, Playwright uses its own.
+    path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
+    quiet = [
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
     with sync_playwright() as playwright:
         try:
-            opened = playwright.chromium.launch(executable_path=path, args=quiet, chromium_sandbox=os.getuid() != 0)
+            opened = playwright.chromium.launch(
+                executable_path=path, args=quiet, chromium_sandbox=os.getuid() != 0
+            )
         except Error as error:
             absent(str(error).splitlines()[0])
         yield opened
@@ -36,12 +48,18 @@ def browser() -> Iterator:
 
 @pytest.fixture
 def page(browser) -> Iterator:
-    """A new page; an error of its script, or a dialog that corpus text has opened, fails the test."""
+    """A new page; an error of its script, or a dialog that corpus text opens, fails the test."""
     context = browser.new_context(viewport={"width": 1100, "height": 900})
-    opened, problems = context.new_page(), []
+    problems = []
+
+    def note_dialog(dialog) -> None:
+        problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    opened = context.new_page()
     opened.set_default_timeout(20_000)
     opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("dialog", lambda dialog: (problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    opened.on("dialog", note_dialog)
     yield opened
     context.close()
     assert problems == []

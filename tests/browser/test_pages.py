@@ -4,40 +4,48 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from servers import server
 from tasks import cbmi
 
-from cbmi.analysis.heatmap import write_page
-from cbmi.analysis.study import create_study
+from cbmi.humaneval.study import create_study
+from cbmi.inference.scoring import ScoredPair
+from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def record(source: str, words: list[str], cbmi: list[float]) -> dict:
-    """A line of `cbmi score`."""
-    pieces = [f"▁{word}" for word in words]
-    mean = sum(cbmi) / len(cbmi)
-    weights = {"token_weights": [1.0] * len(cbmi), "sentence_weight": 1.25, "weights": [1.25] * len(cbmi)}
-    lm = [-3.0] * len(cbmi)
-    nmt = [a + b for a, b in zip(lm, cbmi, strict=True)]
-    return {"source": source, "pieces": pieces, "nmt": nmt, "lm": lm, "cbmi": cbmi, "sentence_cbmi": mean, **weights}
+def entry(source: str, words: list[str], cbmi: list[float]) -> HeatmapEntry:
+    lm = np.full(len(words), -3.0)
+    pair = ScoredPair(
+        source=source,
+        target=" ".join(words),
+        tokens=tuple(f"▁{word}" for word in words),
+        log_p_nmt=lm + cbmi,
+        log_p_lm=lm,
+        sentence_cbmi=sum(cbmi) / len(cbmi),
+        token_weights=np.ones(len(words)),
+        sentence_weight=1.25,
+        weights=np.full(len(words), 1.25),
+    )
+    return HeatmapEntry(pair)
 
 
 @pytest.fixture
 def heatmap(tmp_path, page):
-    records = [
-        record("one", ["the", "cat", "sees", "the", "dog"], [4.0, 2.0, 1.0, 0.1, 2.0]),
-        record("two", ["a", "bird"], [-1.0, -2.0]),
-        record(ATTACK, [ATTACK, "x"], [5.0, 5.0]),
+    entries = [
+        entry("one", ["the", "cat", "sees", "the", "dog"], [4.0, 2.0, 1.0, 0.1, 2.0]),
+        entry("two", ["a", "bird"], [-1.0, -2.0]),
+        entry(ATTACK, [ATTACK, "x"], [5.0, 5.0]),
     ]
-    write_page(records, tmp_path / "page.html", "A page", "With words.")
+    write_heatmap(entries, tmp_path / "page.html", "A page", "With words.")
     page.goto((tmp_path / "page.html").as_uri())
     return page
 
 
 def sources(page) -> list[str]:
-    """Of what is shown; not what is painted already, which a browser under load may leave for later."""
+    """Of what is shown, painted or not: a browser under load may paint later."""
     return page.locator("article:visible .source").all_text_contents()
 
 
@@ -73,8 +81,11 @@ def test_the_heat_map_shows_figures_by_pointer_and_by_keyboard(heatmap):
 
 
 def test_two_thousand_pairs(tmp_path, page):
-    records = [record(f"source {n}", [f"w{n}", *["word"] * 18], [n % 7 - 3.0, *[0.5] * 18]) for n in range(2000)]
-    write_page(records, tmp_path / "page.html", "Many")
+    entries = []
+    for number in range(2000):
+        words = [f"w{number}", *["word"] * 18]
+        entries.append(entry(f"source {number}", words, [number % 7 - 3.0, *[0.5] * 18]))
+    write_heatmap(entries, tmp_path / "page.html", "Many")
     page.goto((tmp_path / "page.html").as_uri())
     page.select_option("#sort", "best")
     page.fill("#search", "w1999")
@@ -99,7 +110,8 @@ def test_two_models_and_the_filters_page(small_run, tmp_path, page):
     boxes = [target.bounding_box() for target in first.locator(".target").all()]
     assert boxes[0]["y"] == boxes[1]["y"]  # side by side
     assert boxes[0]["x"] < boxes[1]["x"]
-    assert cbmi("filter", small_run / "run", *files, "--keep", "0.5", "-o", tmp_path / "kept").returncode == 0
+    keeping = ("--keep", "0.5", "-o", tmp_path / "kept")
+    assert cbmi("filter", small_run / "run", *files, *keeping).returncode == 0
     page.goto((tmp_path / "kept.html").as_uri())
     assert page.locator("article.dropped").count() > 0
     page.locator(".w").first.hover()
@@ -130,7 +142,9 @@ def test_the_inspector_translates_and_scores_an_edit(small_run, page):
         assert editor.input_value() == second.get_attribute("data-text")
         card.locator(".w").first.hover()
         assert "p LM" in page.inner_text("#tip")
-        page.fill("#source", "".join(f"ba de ki line {number} {'mi ' * 20}\n" for number in range(70)))
+        page.fill(
+            "#source", "".join(f"ba de ki line {number} {'mi ' * 20}\n" for number in range(70))
+        )
         page.keyboard.press("Control+Enter")  # more than a request may have
         page.wait_for_selector("article .source:has-text('line 69')")
         assert page.locator("article").count() == 70
@@ -143,7 +157,13 @@ def test_an_annotator_leaves_comes_back_and_finishes(browser, page, tmp_path):
     for name in ("source", "one"):
         (tmp_path / name).write_text("".join(f"{name} {n} {ATTACK}\n" for n in range(8)))
     study = create_study(
-        tmp_path / "study", str(tmp_path / "source"), None, [("one", str(tmp_path / "one"))], 8, 1, 1
+        tmp_path / "study",
+        str(tmp_path / "source"),
+        None,
+        [("one", str(tmp_path / "one"))],
+        8,
+        1,
+        1,
     )
     with server("humaneval", "serve", tmp_path / "study") as (_, links):
         page.goto(links[0])
@@ -174,13 +194,10 @@ def test_an_annotator_leaves_comes_back_and_finishes(browser, page, tmp_path):
         page.wait_for_selector("text=Thank you")
         page.wait_for_selector("#saved:text-is('Saved')")
         page.close()
-    given = [item["ratings"] for item in study.items("annotator-1")]
-    assert (
-        given
-        == [{"adequacy": 4, "fluency": 5}] * 3
-        + [{"adequacy": 2, "fluency": 3}] * 2
-        + [{"adequacy": 5, "fluency": 5}] * 3
-    )
+    given = [item.ratings for item in study.items("annotator-1")]
+    assert given[:3] == [{"adequacy": 4, "fluency": 5}] * 3
+    assert given[3:5] == [{"adequacy": 2, "fluency": 3}] * 2
+    assert given[5:] == [{"adequacy": 5, "fluency": 5}] * 3
     assert cbmi("humaneval", "report", tmp_path / "study").returncode == 0
     report = browser.new_page()
     report.goto((tmp_path / "study" / "report" / "report.html").as_uri())
@@ -211,7 +228,7 @@ def test_ratings_do_not_overtake_each_other_and_nothing_is_done_too_early(page, 
         assert page.inner_text("#saved") == "Saving …"
         held[0].continue_()
         page.wait_for_selector("#saved:text-is('Saved')")
-        assert study.items("annotator-1")[0]["ratings"] == {"adequacy": 5}
+        assert study.items("annotator-1")[0].ratings == {"adequacy": 5}
         for _ in range(3):
             page.keyboard.press("ArrowRight")
         assert page.inner_text("#over") == "2 are not rated yet."
@@ -224,10 +241,13 @@ def test_ratings_do_not_overtake_each_other_and_nothing_is_done_too_early(page, 
         page.keyboard.down("3")  # held: it rates once
         page.keyboard.up("3")
         page.wait_for_selector("#saved:text-is('Saved')")
-        assert [item["ratings"] for item in study.items("annotator-1")] == [
+        assert [item.ratings for item in study.items("annotator-1")] == [
             {"adequacy": 5, "fluency": 4},
             {"adequacy": 3},
         ]
         for key, criterion in (("Shift+Tab", "adequacy"), ("Tab", "fluency")):
             page.keyboard.press(key)
-            assert page.evaluate("document.activeElement.closest('fieldset').dataset.criterion") == criterion
+            assert (
+                page.evaluate("document.activeElement.closest('fieldset').dataset.criterion")
+                == criterion
+            )

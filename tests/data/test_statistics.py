@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,65 +23,82 @@ from cbmi.files import to_json
 
 END = 2
 SIZES = (12, 15)  # pieces of the two vocabularies
+Pairs = Sequence[Sequence[Sequence[int]]]  # source and target ids of each pair
 sentence = st.lists(st.integers(4, 11), min_size=1, max_size=9)
 corpora = st.lists(st.tuples(sentence, sentence), min_size=1, max_size=25)
 
 
-def write(folder: Path, pairs, lines=None, left_out=0) -> Corpus:
+def write(
+    folder: Path, pairs: Pairs, lines: Sequence[int] | None = None, left_out: int = 0
+) -> Corpus:
     """A prepared corpus of the given ids; ends of sentences are added."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens = {}
     for side, name in enumerate(("source", "target")):
         sentences = [[*pair[side], END] for pair in pairs]
         np.concatenate(sentences).astype(np.uint16).tofile(folder / f"{name}.ids")
-        np.cumsum([0, *map(len, sentences)]).tofile(folder / f"{name}.offsets")
-        tokens[name] = sum(map(len, sentences))
+        lengths = [len(ids) for ids in sentences]
+        np.cumsum([0, *lengths]).tofile(folder / f"{name}.offsets")
+        tokens[name] = sum(lengths)
     np.array(lines or range(len(pairs))).tofile(folder / "lines")
-    meta = {"pairs": len(pairs), "dtype": "uint16", "tokens": tokens, "left_out": {"empty": left_out}}
+    meta = {
+        "pairs": len(pairs),
+        "dtype": "uint16",
+        "tokens": tokens,
+        "left_out": {"empty": left_out},
+    }
     (folder / "meta.json").write_text(to_json(meta))
     return Corpus(folder)
 
 
-def by_dictionaries(pairs) -> list[float]:
+def by_dictionaries(pairs: Pairs) -> list[float]:
     """BMI of every target token, as the formula says."""
-    of_source, of_target, of_both = Counter(), Counter(), Counter()
+    of_source: Counter[int] = Counter()
+    of_target: Counter[int] = Counter()
+    of_both: Counter[tuple[int, int]] = Counter()
     for source, target in pairs:
         of_source.update(set(source))
         of_target.update(set(target))
-        of_both.update((x, y) for x in set(source) for y in set(target))
-    result = []
+        of_both.update(product(set(source), set(target)))
+    values = []
     for source, target in pairs:
         for y in target:
             ratios = [len(pairs) * of_both[x, y] / (of_source[x] * of_target[y]) for x in source]
-            result.append(sum(math.log(1 + ratio) for ratio in ratios) / len(source))
-        result.append(0.0)  # the end of sentence
-    return result
-
-
-def by_products(corpus) -> np.ndarray:
-    values = np.zeros(len(corpus.target.ids))
-    for places, numbers in token_bmi(corpus, SIZES, quiet=True):
-        values[places] = numbers
+            values.append(sum(math.log(1 + ratio) for ratio in ratios) / len(source))
+        values.append(0.0)  # the end of sentence
     return values
+
+
+def by_products(corpus: Corpus) -> np.ndarray:
+    token_values = np.zeros(len(corpus.target.ids))
+    for places, values in token_bmi(corpus, SIZES, quiet=True):
+        token_values[places] = values
+    return token_values
 
 
 @pytest.mark.parametrize("way", ["frequent", "rare", "mixed"])
 @settings(max_examples=30)
 @given(pairs=corpora)
 def test_bmi_equals_the_dictionaries(tmp_path_factory, way, pairs):
-    """By columns for frequent pieces, by a table for rare ones, with blocks so small that there are several."""
+    """By columns for frequent pieces, by a table for rare ones, in several small blocks."""
     corpus = write(tmp_path_factory.mktemp("corpus"), pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS", 4)
         patch.setattr(module, "TABLE", 3 * SIZES[0])
-        if way != "mixed":
-            patch.setattr(module, "WORTH_A_COLUMN", 0.0 if way == "frequent" else math.inf)
+        if way == "frequent":
+            patch.setattr(module, "WORTH_A_COLUMN", 0.0)
+        elif way == "rare":
+            patch.setattr(module, "WORTH_A_COLUMN", math.inf)
         assert by_products(corpus) == pytest.approx(by_dictionaries(pairs), abs=1e-6)
 
 
 def test_bmi_is_kept_in_half_precision(tmp_path):
     random = np.random.default_rng(1)
-    pairs = [[random.integers(4, 12, random.integers(1, 9)).tolist() for _ in range(2)] for _ in range(300)]
+    pairs = []
+    for _ in range(300):
+        source = random.integers(4, 12, random.integers(1, 9)).tolist()
+        target = random.integers(4, 12, random.integers(1, 9)).tolist()
+        pairs.append((source, target))
     corpus = write(tmp_path / "train", pairs)
     stored = Statistics(corpus, SIZES).bmi()
     assert stored.dtype == np.float16
@@ -94,14 +114,15 @@ def test_frequencies_are_relative_to_the_median_piece(tmp_path, monkeypatch):
     pairs = [([4], [4, 4, 4, 4, 4]), ([5], [5, 5, 5]), ([6], [6, 6]), ([7], [7])]
     counts = Statistics(write(tmp_path / "train", pairs), SIZES).counts()
     assert counts.tolist() == [0, 0, 4, 0, 5, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0]
-    # Of the pieces of text that occur (5, 3, 2, 1) the third is the middle one; ends of sentences do not matter.
+    # Of the pieces of text that occur (5, 3, 2, 1) the third is the middle one. Ends of sentences
+    # do not matter.
     assert relative_frequency(counts)[4:8].tolist() == [2.5, 1.5, 1.0, 0.5]
 
 
 PAIRS = [([4], [4, 5, 6]), ([5], [7]), ([6], [8, 9])]
 
 
-def weights(folder, text, per="token", **preparation):
+def weights(folder: Path, text: str, per: str = "token", **preparation: Any) -> np.ndarray:
     corpus = write(folder / "train", PAIRS, **preparation)
     (folder / "weights.txt").write_text(text)
     return Statistics(corpus, SIZES).weights(str(folder / "weights.txt"), per)
@@ -136,11 +157,15 @@ def test_a_changed_file_is_refused(tmp_path):
     [
         ("1 1 1\n1\n", "token", "has 2 lines, but the training text has 3"),
         ("1 1 1\n1\n1 1\n1\n", "token", "has 4 lines, but the training text has 3"),
-        ("1\n1e300\n1\n", "pair", "line 2: a weight is a finite number, 0 or above, in single precision"),
+        (
+            "1\n1e300\n1\n",
+            "pair",
+            "line 2: a weight is a finite number, 0 or above, in single precision",
+        ),
         ("1 1 1\n1\n1 1 1 1\n", "token", "line 3 has 4 numbers for 3 target pieces"),
-        ("1\n1\n1\n", "token", "for one number a pair, say per: pair"),
+        ("1\n1\n1\n", "token", "for one number per pair, say per: pair"),
         ("1 1 1\n1\n1 1\n", "pair", "line 1 has 3 numbers, but per: pair wants one"),
-        ("1\nfew\n1\n", "pair", "line 2 has something that is no number"),
+        ("1\nfew\n1\n", "pair", "line 2 has something that is not a number"),
         ("1\n-1\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
         ("1\nnan\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
         ("1\n\n1\n", "pair", "line 2 has 0 numbers, but per: pair wants one"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -13,8 +14,10 @@ from cbmi.data.text import count_lines, read_lines, read_pairs
 from cbmi.errors import UserError
 
 
-def lines(path, counts=None):
-    return list(read_lines(str(path), Counter() if counts is None else counts))
+def lines(path: Path, counts: Counter[str] | None = None) -> list[str]:
+    if counts is None:
+        counts = Counter()
+    return list(read_lines(str(path), counts))
 
 
 PACKERS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
@@ -28,11 +31,12 @@ def test_packed_files_are_read_as_they_are(tmp_path, suffix):
     assert count_lines(str(path)) == 4
 
 
-def test_files_packed_in_parts_are_read_whole(tmp_path):
-    for suffix in (".gz", ".xz", ".zst"):
-        path = tmp_path / f"text{suffix}"
-        path.write_bytes(PACKERS[suffix](b"one\ntw") + PACKERS[suffix](b"o\nthree\n"))
-        assert lines(path) == ["one", "two", "three"]
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_files_packed_in_parts_are_read_whole(tmp_path, suffix):
+    pack = PACKERS[suffix]
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(pack(b"one\ntw") + pack(b"o\nthree\n"))
+    assert lines(path) == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -83,12 +87,14 @@ def test_missing_files_and_folders(tmp_path):
         lines(tmp_path)
 
 
-def pairs(*paths):
+def pairs(*paths: Path) -> list[tuple[str, str]]:
     return list(read_pairs([str(path) for path in paths], Counter()))
 
 
 def test_two_files_or_one_with_tabs(tmp_path):
-    source, target, both = tmp_path / "a", tmp_path / "b", tmp_path / "both.tsv"
+    source = tmp_path / "a"
+    target = tmp_path / "b"
+    both = tmp_path / "both.tsv"
     source.write_text("one\ntwo\n")
     target.write_text("eins\nzwei\n")
     both.write_text("one\teins\ntwo\tzwei\n")
@@ -97,7 +103,8 @@ def test_two_files_or_one_with_tabs(tmp_path):
 
 @pytest.mark.parametrize(("left", "right"), [(3, 7), (7, 3), (0, 2)])
 def test_unequal_files_say_both_counts(tmp_path, left, right):
-    source, target = tmp_path / "a", tmp_path / "b"
+    source = tmp_path / "a"
+    target = tmp_path / "b"
     source.write_text("x\n" * left)
     target.write_text("y\n" * right)
     with pytest.raises(UserError, match=rf"a has {left} lines but .*b has {right}"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cbmi.decoding import Special
-from cbmi.model import LanguageModel, Translator, pack
+from cbmi.decoding import SearchSettings, SpecialIds, beam_search, translate_ids
+from cbmi.model import LanguageModel, Translator, pack_sentences
 from cbmi.model.layers import Shape
 
-SPECIAL = Special(pad=0, begin=1, end=2)
+SPECIAL = SpecialIds(pad=0, begin=1, end=2)
 
 
 def model(vocabulary, seed=0, sharpness=3.0):
@@ -25,7 +25,17 @@ def sources(lengths, vocabulary, seed=0):
 
 
 def packed(sentences):
-    return pack(np.concatenate([np.array(s) for s in sentences]), np.array([len(s) for s in sentences]))
+    return pack_sentences(sentences)
+
+
+def search(network, sentences, limits=None, **settings):
+    """Beam search over packed sentences."""
+    return beam_search(network, packed(sentences), SearchSettings(SPECIAL, **settings), limits)
+
+
+def translate(network, sentences, advance=lambda sentences: None, **settings):
+    """Beam search in batches or slots."""
+    return translate_ids(network, sentences, SearchSettings(SPECIAL, **settings), advance=advance)
 
 
 def language_model(vocabulary, seed=9):

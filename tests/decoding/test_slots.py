@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from searches import SPECIAL, language_model, model, packed, sources
+from searches import SPECIAL, language_model, model, search, sources
 
-from cbmi.decoding import Fusion, beam_search, queue
+from cbmi.decoding import Fusion, SearchSettings, queue
 from cbmi.decoding.candidates import best_continuations
 from cbmi.decoding.queue import Queue
 from cbmi.decoding.slots import Room, Slots
@@ -19,9 +19,10 @@ from cbmi.model.layers import POSITIONS
 def both_ways(network, sentences, limits, beam, nbest, fusion=None, penalty=0.6):
     sentences = sorted(sentences, key=len, reverse=True)
     options = {"beam": beam, "length_penalty": penalty, "nbest": nbest, "fusion": fusion}
-    plain = beam_search(network, packed(sentences), SPECIAL, limits=limits, **options)
+    plain = search(network, sentences, limits, **options)
     done = []
-    found = Queue(network, SPECIAL, **options).translate(sentences, limits, done.append)
+    queue = Queue(network, SearchSettings(SPECIAL, **options))
+    found = queue.translate(sentences, limits, done.append)
     assert sum(done) == len(sentences)
     return plain, found
 
@@ -30,13 +31,15 @@ def assert_same(plain, found):
     for a, b in zip(plain, found, strict=True):
         assert [h.ids for h in a] == [h.ids for h in b]
         assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-3)
-        assert [h.log_probability for h in a] == pytest.approx([h.log_probability for h in b], abs=1e-3)
+        assert [h.log_probability for h in a] == pytest.approx(
+            [h.log_probability for h in b], abs=1e-3
+        )
 
 
 @pytest.mark.parametrize("fusion", [None, "prenorm", "postnorm"])
 @pytest.mark.parametrize(("beam", "nbest"), [(1, 1), (4, 1), (5, 5)])
 def test_the_same_translations(monkeypatch, fusion, beam, nbest):
-    """In fewer slots than there are sentences, which end at all lengths: slots are filled again and again."""
+    """In fewer slots than sentences, which end at all lengths: slots are refilled many times."""
     monkeypatch.setattr(queue, "MOST_SLOTS", 6)
     network = model(90)
     network.target_embedding.weight.data[SPECIAL.end] *= 1.5  # some translations end early
@@ -81,8 +84,9 @@ def test_a_very_long_sentence():
     """Longer translations than positions are kept for otherwise."""
     network = model(40)
     room = Room(slots=8, length=2 * POSITIONS, source=5)
-    Slots(network, SPECIAL, room, 2, 0.6, 1, Fusion(language_model(40), "prenorm"))
-    assert len(network.target_embedding.waves) == 2 * POSITIONS
+    fusion = Fusion(language_model(40), "prenorm")
+    Slots(network, SearchSettings(SPECIAL, beam=2, fusion=fusion), room)
+    assert len(network.target_embedding.positions) == 2 * POSITIONS
 
 
 def test_a_cpu_goes_without_slots():

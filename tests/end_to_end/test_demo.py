@@ -1,32 +1,44 @@
-"""The demo, whole: what it prints, what it leaves, and whether CBMI agrees with the corpus's own truth."""
+"""The demo, whole: what it prints and leaves, and whether CBMI agrees with the corpus's truth."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tasks import cbmi
+from tasks import cbmi as run_cbmi
 
-from cbmi.analysis.ranking import roc_auc
-from cbmi.experiments.demo import labelled_tokens, score_training_pairs
+import cbmi
+from cbmi.demo.demo import labelled_tokens, score_training_pairs
+from cbmi.evaluation.ranking import roc_auc
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    result = cbmi("demo", "-o", folder)
+    result = run_cbmi("demo", "-o", folder)
     assert result.returncode == 0, result.stderr.decode()
     return folder, result.stdout.decode()
 
 
 @pytest.fixture(scope="session")
-def records(demo):
-    return score_training_pairs(demo[0])
+def pairs(demo):
+    folder, _ = demo
+    model = cbmi.load(folder / "cbmi", precision="fp32")
+    return score_training_pairs(model, folder / "corpus")
 
 
 def test_the_summary_has_everything(demo):
     _, printed = demo
-    for part in ("BLEU", "chrF", "ΔBLEU", "seconds", "CE ", "CBMI ", "heatmap.html", "The whole demo took"):
+    for part in (
+        "BLEU",
+        "chrF",
+        "ΔBLEU",
+        "seconds",
+        "CE ",
+        "CBMI ",
+        "heatmap.html",
+        "The whole demo took",
+    ):
         assert part in printed
     assert printed.count("  English    ") == 3
     worst = printed.split("The worst training pairs")[1].split("Matched above")[0]
@@ -40,17 +52,21 @@ def test_both_systems_have_learnt_the_language(demo):
         assert results["test"]["bleu"] > 85
 
 
-def test_sentence_cbmi_knows_mismatched_pairs(records):
-    matched = [record["sentence_cbmi"] for record in records if not record["mismatched"]]
-    mismatched = [record["sentence_cbmi"] for record in records if record["mismatched"]]
-    assert len(mismatched) == len(records) // 20
+def test_sentence_cbmi_knows_mismatched_pairs(pairs):
+    matched = [pair.scored.sentence_cbmi for pair in pairs if not pair.mismatched]
+    mismatched = [pair.scored.sentence_cbmi for pair in pairs if pair.mismatched]
+    assert len(mismatched) == len(pairs) // 20
     assert roc_auc(matched, mismatched) >= 0.95
 
 
-def test_token_cbmi_knows_what_the_source_decides(records):
-    tokens = [pair for record in records if not record["mismatched"] for pair in labelled_tokens(record)]
-    values = {kind: [value for label, value in tokens if label == kind] for kind in ("source", "context")}
-    assert min(map(len, values.values())) > 5000
+def test_token_cbmi_knows_what_the_source_decides(pairs):
+    values = {"source": [], "context": [], "": []}
+    for pair in pairs:
+        if not pair.mismatched:
+            for label, value in labelled_tokens(pair):
+                values[label].append(value)
+    assert len(values["source"]) > 5000
+    assert len(values["context"]) > 5000
     assert roc_auc(values["source"], values["context"]) >= 0.9
 
 
@@ -64,7 +80,7 @@ def test_the_page_stands_alone(demo):
 def test_the_demo_again_only_shows_what_is_there(demo):
     """A finished demo trains nothing again and says the same."""
     folder, printed = demo
-    again = cbmi("demo", "-o", folder).stdout.decode()
+    again = run_cbmi("demo", "-o", folder).stdout.decode()
 
     def table(text):
         return [line.split()[:5] for line in text.splitlines() if line.startswith(("CE ", "CBMI "))]

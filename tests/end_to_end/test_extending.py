@@ -33,6 +33,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_example_trains(folder):
     """From the folder where its file lies, with the run file's stages (but fewer steps)."""
     (stages,) = [yaml.safe_load(text)["stages"] for text in blocks("yaml")]
@@ -41,7 +42,9 @@ def test_the_example_trains(folder):
     result = subprocess.run(command, capture_output=True, env=environment())
     assert result.returncode == 0, result.stderr.decode()
     records = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
-    weighted = [record for record in records if record["stage"] == "adapt" and "weight_mean" in record]
+    weighted = [
+        record for record in records if record["stage"] == "adapt" and "weight_mean" in record
+    ]
     assert len(weighted) == 3
     assert all(record["weight_mean"] == pytest.approx(1, abs=0.02) for record in weighted)
     assert all(record["weight_std"] > 0 for record in weighted)
@@ -56,7 +59,9 @@ def test_the_example_says_what_it_computes(folder):
     assert torch.allclose(weights, (1 - guessed) ** 2 / ((1 - guessed) ** 2).mean())
 
     def half(number, ranks):
-        mine = case.rows(torch.arange(3) if number == 0 else torch.arange(3, 8), ((3,), (5,))[number])
+        mine = case.rows(
+            torch.arange(3) if number == 0 else torch.arange(3, 8), ((3,), (5,))[number]
+        )
         return mine.losses(Surprise(power=2.0), ranks=ranks)[1]
 
     assert torch.allclose(torch.cat(on_two_ranks(half)), weights)

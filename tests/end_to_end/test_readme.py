@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pages import blocks
 from tasks import ROOT, cbmi, two_ranks
 
-from cbmi.config import read_run_file
-from cbmi.data.demo import generate
+from cbmi.config import read_config
+
+pytestmark = pytest.mark.slow
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMALL = [
@@ -20,69 +22,98 @@ SMALL = [
     "stages.adapt.steps=3",
     "data.vocabulary.size=700",
     "batch.tokens=300",
-    "model=tiny",
 ]
-
-
-def blocks(text: str, language: str) -> list[str]:
-    """The code blocks of a Markdown text that are marked with a language ("": with none)."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return [code for marked, code in found if marked == language]
-
-
-def write_corpus(folder: Path) -> None:
-    pairs = generate(180, seed=3)
-    for start, stop, name in ((0, 150, "train"), (150, 165, "valid"), (165, 180, "test")):
-        for side in ("en", "de"):
-            lines = [pair.source if side == "en" else pair.target for pair in pairs[start:stop]]
-            (folder / f"{name}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+TRAINING_PAIRS = 150
 
 
 def run(command: str) -> subprocess.CompletedProcess | None:
-    """Run a command, small; None for what `make` covers and for what the demo printed."""
-    words = shlex.split(command, comments=True) if command.startswith(("cbmi", "torchrun")) else []
-    if not words:
+    """Run a command, small; None for what `make` and pip cover."""
+    if not command.startswith(("cbmi", "torchrun")):
         return None
-    words += SMALL if "train" in words else []
+    words = shlex.split(command, comments=True)
+    if "train" in words:
+        words += SMALL
     if words[0] == "cbmi":
         return cbmi(*words[1:])
     return two_ranks(*words[3:])
 
 
+def shorten(corpus: Path) -> None:
+    """Keep the first pairs of the built-in corpus, so that the rest takes seconds."""
+    for name, count in (("train", TRAINING_PAIRS), ("valid", 15), ("test", 15)):
+        for side in ("en", "de"):
+            path = corpus / f"{name}.{side}"
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            path.write_text("".join(lines[:count]), encoding="utf-8")
+
+
 @pytest.mark.timeout(240)
 def test_the_commands_of_the_readme(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_corpus(tmp_path)
     (settings,) = blocks(README, "yaml")
     (tmp_path / "mine.yaml").write_text(settings)
-    results = [run(line) for block in blocks(README, "") for line in block.splitlines()]
-    assert [result.returncode for result in results if result] == [0] * 8
+    commands = [line for block in blocks(README, "") for line in block.splitlines()]
+    statuses = []
+    for command in commands:
+        result = run(command)
+        if result is not None:
+            statuses.append(result.returncode)
+            assert result.returncode == 0, result.stderr.decode()
+        if command.startswith("cbmi corpus get"):
+            shorten(tmp_path / "corpus")
+    assert len(statuses) == 9
     assert len((tmp_path / "test.out").read_text().splitlines()) == 15
-    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 150
+    assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == TRAINING_PAIRS
     assert (tmp_path / "page.html").read_text().count("<article") == 15
     assert len((tmp_path / "clean.kept.en").read_text().splitlines()) == 135
+    (snippet,) = blocks(README, "python")
+    exec(compile(snippet, "README.md", "exec"), {})
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"\bmake ([a-z-]+)", README)
+    assert {"demo", "test", "setup"} <= set(targets)
+    for target in targets:
+        assert f"\n{target}:" in makefile
 
 
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes").glob("*.yaml")))
 def test_recipes_are_sound(recipe):
-    config = read_run_file(ROOT / "recipes" / recipe)
+    config = read_config(ROOT / "recipes" / recipe)
     assert [stage.name for stage in config.stages] == ["pretrain", "adapt"]
 
 
 def test_the_wmt_recipes_have_the_papers_settings():
     for task, shared, restart in (("wmt14-en-de", True, True), ("wmt19-zh-en", False, False)):
         for size, width, peak, dropout in (("base", 512, 7e-4, 0.1), ("big", 1024, 5e-4, 0.3)):
-            config = read_run_file(ROOT / "recipes" / f"{task}-{size}.yaml")
-            assert (config.model.width, config.optimizer.peak_lr, config.model.dropout) == (width, peak, dropout)
+            config = read_config(ROOT / "recipes" / f"{task}-{size}.yaml")
+            assert (config.model.width, config.optimizer.peak_lr, config.model.dropout) == (
+                width,
+                peak,
+                dropout,
+            )
             assert (config.model.attention_dropout, config.model.activation_dropout) == (0.1, 0.1)
-            assert (config.optimizer.warmup, config.optimizer.clip, config.batch.tokens) == (4000, 5.0, 4096)
+            assert (config.optimizer.warmup, config.optimizer.clip, config.batch.tokens) == (
+                4000,
+                5.0,
+                4096,
+            )
             assert config.optimizer.betas == (0.9, 0.98)
             assert (config.data.vocabulary.size, config.data.vocabulary.shared) == (32000, shared)
             assert [stage.steps for stage in config.stages] == [100_000, 200_000]
-            assert config.stages[1].objective == {"name": "cbmi", "scale_token": 0.1, "scale_sentence": 0.3}
+            assert config.stages[1].objective == {
+                "name": "cbmi",
+                "scale_token": 0.1,
+                "scale_sentence": 0.3,
+            }
             assert config.stages[1].language_model == "frozen"
             assert config.stages[1].restart_optimizer is restart
-            assert (config.validate_.every, config.validate_.beam, config.validate_.length_penalty) == (5000, 4, 0.6)
+            assert (
+                config.validate_.every,
+                config.validate_.beam,
+                config.validate_.length_penalty,
+            ) == (5000, 4, 0.6)
 
 
 def test_the_guides_run_files_are_understood(tmp_path):
@@ -91,16 +122,22 @@ def test_the_guides_run_files_are_understood(tmp_path):
     for settings in blocks(guide, "yaml"):
         path = tmp_path / "run.yaml"
         path.write_text(settings)
-        configs.append(read_run_file(path))
+        configs.append(read_config(path))
     config, adapted = configs
     assert adapted.initialize == "runs/first"
     named = set(re.findall(r"`([a-z_]+)[.\[`]", guide))
     assert set(yaml.safe_load(yaml.safe_dump(config.plain()))) <= named
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
 def test_links_lead_somewhere_and_nothing_is_left_blank(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), target
-    assert not re.findall(r"\b[A-Z]+_[A-Z]+\b", re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL))
+        assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), (
+            target
+        )
+    assert not re.findall(
+        r"\b[A-Z]+_[A-Z]+\b", re.sub(r"`[^`]*`|```.*?```", "", text, flags=re.DOTALL)
+    )

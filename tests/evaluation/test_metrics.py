@@ -1,16 +1,19 @@
 """Evaluation with sacrebleu: its own figures, repeatable, and errors that name the system."""
 
+from __future__ import annotations
+
 import json
 import os
 import random
 import sys
+from typing import Any
 
 import pytest
 from tasks import cbmi
 
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf, evaluate
-from cbmi.evaluation.table import render
+from cbmi.evaluation.text_table import render
 
 RESAMPLES = 40
 METRICS = ["BLEU", "chrF2", "TER"]
@@ -20,15 +23,19 @@ def corpus(lines: int = 30, seed: int = 7) -> tuple[list[str], dict[str, list[st
     """References, and two systems that get words wrong, the second fewer."""
     chance = random.Random(seed)
     vocabulary = ["the", "old", "house", "stands", "near", "a", "quiet", "river", "and", "red"]
-    references = [" ".join(chance.choices(vocabulary, k=chance.randint(5, 14))) + "." for _ in range(lines)]
+    references = []
+    for _ in range(lines):
+        words = chance.choices(vocabulary, k=chance.randint(5, 14))
+        references.append(" ".join(words) + ".")
 
-    def noisy(rate: float) -> list[str]:
-        return [
-            " ".join("blue" if chance.random() < rate else word for word in reference.split())
-            for reference in references
-        ]
+    def noisy(line: str, rate: float) -> str:
+        return " ".join("blue" if chance.random() < rate else word for word in line.split())
 
-    return references, {"baseline": noisy(0.25), "better": noisy(0.1)}
+    systems = {
+        "baseline": [noisy(line, 0.25) for line in references],
+        "better": [noisy(line, 0.1) for line in references],
+    }
+    return references, systems
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +48,7 @@ def report(data):
     return evaluate(*data, bootstrap=RESAMPLES)
 
 
-def own_metrics():
+def own_metrics() -> dict[str, Any]:
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     return {"BLEU": BLEU(), "chrF2": CHRF(), "TER": TER()}
@@ -75,7 +82,8 @@ def test_one_system_gets_the_same_interval_as_among_several(data, report):
     references, systems = data
     alone = evaluate(references, {"better": systems["better"]}, bootstrap=RESAMPLES)
     for name in METRICS:
-        ours, among = alone.systems[0].metrics[name], report.systems[1].metrics[name]
+        ours = alone.systems[0].metrics[name]
+        among = report.systems[1].metrics[name]
         assert (ours.score, ours.interval) == pytest.approx((among.score, among.interval))
         assert ours.difference is ours.p_value is None
     assert alone.signatures == report.signatures
@@ -83,7 +91,8 @@ def test_one_system_gets_the_same_interval_as_among_several(data, report):
 
 def test_a_system_does_not_differ_from_itself(data):
     references, systems = data
-    same = evaluate(references, {"a": systems["better"], "b": systems["better"]}, bootstrap=RESAMPLES)
+    twice = {"a": systems["better"], "b": systems["better"]}
+    same = evaluate(references, twice, bootstrap=RESAMPLES)
     for score in same.systems[1].metrics.values():
         assert (score.difference, score.p_value) == (0.0, 1.0)
 
@@ -114,7 +123,9 @@ def test_without_bootstrap(data):
 
 def test_multi_bleu_is_added(data):
     references, systems = data
-    added = evaluate(references, systems, bootstrap=0, multi_bleu=True, tokenize="en", split_compounds=True)
+    added = evaluate(
+        references, systems, bootstrap=0, multi_bleu=True, tokenize="en", split_compounds=True
+    )
     assert 0 < added.systems[0].multi_bleu.score < added.systems[1].multi_bleu.score < 100
     assert added.signatures["multi-BLEU"] == "multi-bleu|case:mixed|tok:moses-en|split:compounds"
     assert "multi-BLEU" in render(added).splitlines()[0]
@@ -124,7 +135,8 @@ def test_json_is_plain(data):
     added = evaluate(*data, bootstrap=RESAMPLES, multi_bleu=True)
     plain = added.to_json()
     assert json.loads(json.dumps(plain)) == plain
-    assert plain["systems"][1]["metrics"]["BLEU"]["p_value"] == added.systems[1].metrics["BLEU"].p_value
+    p_value = plain["systems"][1]["metrics"]["BLEU"]["p_value"]
+    assert p_value == added.systems[1].metrics["BLEU"].p_value
 
 
 def test_corpus_scores(data):
@@ -140,7 +152,7 @@ def test_table(data, report):
     table = render(report)
     header, rule, baseline, better = table.splitlines()[:4]
     assert header.split() == ["system", "BLEU", "Δ", "p", "chrF2", "Δ", "p", "TER", "Δ", "p"]
-    assert len(rule) == max(map(len, (header, baseline, better)))
+    assert len(rule) == max(len(header), len(baseline), len(better))
     assert f"{report.systems[0].metrics['TER'].score:.2f} ±" in baseline
     assert f"{report.systems[1].metrics['BLEU'].difference:+.2f}" in better
     assert report.systems[1].metrics["BLEU"].p_value == pytest.approx(1 / (RESAMPLES + 1))
@@ -181,21 +193,26 @@ def test_text_without_spaces_is_cut_into_characters(language):
     """Against sacrebleu itself; a character that is missing costs little, not the whole line."""
     from sacrebleu.metrics import BLEU, TER
 
-    references, hypotheses = ["我们今天去看电影吧", "他说的话我没有听懂"], ["我们今天去看电影", "他说的话我没听懂"]
-    found = evaluate(references, {"a": hypotheses}, bootstrap=0, language=language).systems[0].metrics
+    references = ["我们今天去看电影吧", "他说的话我没有听懂"]
+    hypotheses = ["我们今天去看电影", "他说的话我没听懂"]
+    report = evaluate(references, {"a": hypotheses}, bootstrap=0, language=language)
+    found = report.systems[0].metrics
     tokenizer = "zh" if language[:2].lower() in ("zh", "cm") else "char"
     assert bleu_tokenizer(language) == tokenizer
-    assert found["BLEU"].score == BLEU(tokenize=tokenizer).corpus_score(hypotheses, [references]).score > 70
-    characters = TER(normalized=True, asian_support=True).corpus_score(hypotheses, [references]).score
-    assert found["TER"].score == characters < 20
+    bleu = BLEU(tokenize=tokenizer).corpus_score(hypotheses, [references]).score
+    assert found["BLEU"].score == bleu > 70
+    ter = TER(normalized=True, asian_support=True).corpus_score(hypotheses, [references]).score
+    assert found["TER"].score == ter < 20
 
 
 def test_text_without_spaces_is_noticed(tmp_path):
     (tmp_path / "zh").write_text("我们今天去看电影吧\n")
     (tmp_path / "en").write_text("we 去 to the cinema\n")
     for name, said in (("zh", True), ("en", False)):
-        result = cbmi("evaluate", "--reference", tmp_path / name, tmp_path / name, "--bootstrap", "0")
+        command = ("evaluate", "--reference", tmp_path / name, tmp_path / name, "--bootstrap", "0")
+        result = cbmi(*command)
         assert ("looks like text without spaces" in result.stderr.decode()) == said
-    result = cbmi("evaluate", "--reference", tmp_path / "zh", tmp_path / "zh", "--bootstrap", "0", "--language", "zh")
+    command = ("evaluate", "--reference", tmp_path / "zh", tmp_path / "zh", "--bootstrap", "0")
+    result = cbmi(*command, "--language", "zh")
     assert result.stderr.decode() == ""
     assert "tok:zh" in result.stdout.decode()

@@ -1,5 +1,7 @@
 """Tokenised BLEU: cases computed by hand, and agreement with sacrebleu."""
 
+from __future__ import annotations
+
 import math
 import sys
 
@@ -20,7 +22,9 @@ def test_by_hand():
     assert result.brevity_penalty == pytest.approx(math.exp(1 - 7 / 6))
     expected = 100 * math.exp(1 - 7 / 6) * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25
     assert result.score == pytest.approx(expected)
-    assert str(result) == ("BLEU = 45.48, 83.3/60.0/50.0/33.3 (BP=0.846, ratio=0.857, hyp_len=6, ref_len=7)")
+    assert str(result) == (
+        "BLEU = 45.48, 83.3/60.0/50.0/33.3 (BP=0.846, ratio=0.857, hyp_len=6, ref_len=7)"
+    )
 
 
 def test_counts_are_clipped_by_the_line_not_the_corpus():
@@ -36,7 +40,8 @@ def test_no_brevity_penalty_for_longer_hypotheses():
 
 
 def test_identical_is_100():
-    assert multi_bleu(["a b c d", "e f g h i"], ["a b c d", "e f g h i"]).score == pytest.approx(100)
+    lines = ["a b c d", "e f g h i"]
+    assert multi_bleu(lines, lines).score == pytest.approx(100)
 
 
 def test_any_order_without_match_gives_0():
@@ -93,13 +98,16 @@ def test_hyphens_at_a_word_end_stay(text):
 
 
 def test_signature_says_what_was_done():
-    pair = ["a b"], ["a b"]
-    assert multi_bleu(*pair).signature == "multi-bleu|case:mixed|tok:given|split:none"
-    assert multi_bleu(*pair, split_compounds=True).signature.endswith("|tok:given|split:compounds")
+    plain = multi_bleu(["a b"], ["a b"])
+    assert plain.signature == "multi-bleu|case:mixed|tok:given|split:none"
+    split = multi_bleu(["a b"], ["a b"], split_compounds=True)
+    assert split.signature.endswith("|tok:given|split:compounds")
 
 
 def test_tokenize_by_moses():
-    assert tokenize(['Das Haus, sagt er, ist "rot" & neu.'], "de") == ['Das Haus , sagt er , ist " rot " & neu .']
+    assert tokenize(['Das Haus, sagt er, ist "rot" & neu.'], "de") == [
+        'Das Haus , sagt er , ist " rot " & neu .'
+    ]
     result = multi_bleu(["Das Haus."], ["Das Haus ."], language="de")
     assert result.hypothesis_length == result.reference_length == 3
     assert result.signature == "multi-bleu|case:mixed|tok:moses-de|split:none"
@@ -121,8 +129,10 @@ def test_unequal_counts():
 def test_equals_sacrebleu_without_tokenizer_and_smoothing(pairs):
     from sacrebleu.metrics import BLEU
 
-    hypotheses, references = map(list, zip(*pairs, strict=True))
-    theirs = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(hypotheses, [references])
+    hypotheses = [hypothesis for hypothesis, _ in pairs]
+    references = [reference for _, reference in pairs]
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    theirs = metric.corpus_score(hypotheses, [references])
     ours = multi_bleu(hypotheses, references)
     assert ours.score == pytest.approx(theirs.score, abs=1e-9)
     assert ours.precisions == pytest.approx(theirs.precisions)

@@ -12,17 +12,27 @@ from cbmi.evaluation.metrics import evaluate
 from cbmi.evaluation.multi_bleu import multi_bleu
 from cbmi.evaluation.significance import Metric, compare
 
-WORDS = ["der", "die", "das", "Haus", "Baum", "geht", "steht", "sehr", "alt", "neu", ",", ".", "und", "nicht"]
+TEXT = "der die das Haus Baum geht steht sehr alt neu , . und nicht"
+WORDS = TEXT.split()
 
 
 def outputs(count: int = 60, runs: int = 4) -> tuple[list[str], list[list[str]]]:
     """References, and outputs with more and more errors."""
     draw = random.Random(3)
-    references = [draw.choices(WORDS, k=draw.randint(4, 12)) for _ in range(count)]
+    references = [" ".join(draw.choices(WORDS, k=draw.randint(4, 12))) for _ in range(count)]
     texts = []
     for run in range(runs):
-        texts.append([[w if draw.random() > 0.1 + 0.05 * run else draw.choice(WORDS) for w in r] for r in references])
-    return [" ".join(r) for r in references], [[" ".join(line) for line in text] for text in texts]
+        errors = 0.1 + 0.05 * run
+        texts.append([with_errors(line, errors, draw) for line in references])
+    return references, texts
+
+
+def with_errors(line: str, share: float, draw: random.Random) -> str:
+    words = line.split()
+    for place, _ in enumerate(words):
+        if draw.random() <= share:
+            words[place] = draw.choice(WORDS)
+    return " ".join(words)
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")])
@@ -30,11 +40,13 @@ def test_one_run_of_each_is_sacrebleus_own_test(name, theirs):
     references, (first, second, *_) = outputs()
     report = evaluate(references, {"first": first, "second": second})
     metric = Metric(name, references, "de")
-    found = compare(*([metric.resampled(lines, 1000)] for lines in (first, second)))
+    found = compare([metric.resampled(first, 1000)], [metric.resampled(second, 1000)])
     expected = report.systems[1].metrics[theirs]
     assert found.p == expected.p_value
     assert found.difference == pytest.approx(expected.difference, abs=1e-9)
-    assert metric.signature() == report.signatures[theirs].replace("|bs:1000", "").replace("|seed:12345", "")
+    their_signature = report.signatures[theirs]
+    without_bootstrap = their_signature.replace("|bs:1000", "").replace("|seed:12345", "")
+    assert metric.signature() == without_bootstrap
 
 
 def test_runs_are_averaged_draw_by_draw():
@@ -45,7 +57,8 @@ def test_runs_are_averaged_draw_by_draw():
     assert found.difference == pytest.approx((c.score + d.score - a.score - b.score) / 2)
     moved = np.abs((c.samples + d.samples - a.samples - b.samples) / 2)
     assert found.p == (np.sum(moved - moved.mean() > abs(found.difference)) + 1) / 501
-    assert found.error == pytest.approx(np.std([c.score - a.score, d.score - b.score], ddof=1) / np.sqrt(2))
+    differences = [c.score - a.score, d.score - b.score]
+    assert found.error == pytest.approx(np.std(differences, ddof=1) / np.sqrt(2))
 
 
 def test_a_system_does_not_differ_from_itself():

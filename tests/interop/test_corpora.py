@@ -8,18 +8,20 @@ import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from typing import Any
 
 import pytest
 from tasks import ROOT, cbmi, refused
 
-from cbmi.config import read_run_file
-from cbmi.data.demo import generate
+from cbmi.config import read_config
+from cbmi.demo.corpus import generate
 from cbmi.errors import UserError
 from cbmi.interop import corpora
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments) -> None: ...
+    def log_message(self, *arguments: Any) -> None: ...
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def server(tmp_path, monkeypatch):
         for side in ("en", "de"):
             (folder / f"{theirs}.{side}.gz").write_bytes(gzip.compress(b"a\nb\nc\n"))
     monkeypatch.setattr(corpora, "MULTI30K", address)
-    tiny = corpora.NamedCorpus("tiny", tuple(corpora._multi30k(own, theirs, 3) for own, theirs in parts))
+    tiny = corpora.NamedCorpus(
+        "tiny", tuple(corpora._multi30k(own, theirs, 3) for own, theirs in parts)
+    )
     monkeypatch.setitem(corpora.CORPORA, "multi30k", tiny)
     yield folder
     service.shutdown()
@@ -47,7 +51,12 @@ def test_a_corpus_is_downloaded_once(server, tmp_path):
     said = cbmi("corpus", "get", "multi30k", "-o", folder).stderr.decode()
     assert "train.en.gz and train.de.gz, 3 pairs" in said
     assert gzip.decompress((folder / "valid.de.gz").read_bytes()) == b"a\nb\nc\n"
-    assert sorted(p.name for p in folder.iterdir()) == ["train.de.gz", "train.en.gz", "valid.de.gz", "valid.en.gz"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "train.de.gz",
+        "train.en.gz",
+        "valid.de.gz",
+        "valid.en.gz",
+    ]
     for file in server.iterdir():
         file.unlink()
     assert cbmi("corpus", "get", "multi30k", "-o", folder).returncode == 0
@@ -65,10 +74,9 @@ def test_what_is_not_right_is_not_kept(server, tmp_path):
 
 
 def test_without_a_network_it_says_so(tmp_path, monkeypatch):
-    corpus = corpora.NamedCorpus(
-        "", (corpora.Part(("a.x", "a.y"), corpora._from_url("http://127.0.0.1:9/{side}"), 1),)
-    )
-    monkeypatch.setitem(corpora.CORPORA, "multi30k", corpus)
+    fetch = corpora._from_url("http://127.0.0.1:9/{side}")
+    part = corpora.CorpusPart(("a.x", "a.y"), fetch, 1)
+    monkeypatch.setitem(corpora.CORPORA, "multi30k", corpora.NamedCorpus("", (part,)))
     message = refused("corpus", "get", "multi30k", "-o", tmp_path / "data")
     assert "http://127.0.0.1:9/x cannot be reached" in message
     assert "this needs a network" in message
@@ -103,15 +111,17 @@ def test_training_sets_come_through_mtdata(tmp_path, monkeypatch):
     (tmp_path / "mtdata.py").write_text(
         "import gzip, sys\n"
         "folder = sys.argv[sys.argv.index('-o') + 1]\n"
-        "assert sys.argv[1:4] == ['get', '-l', 'zho-eng'] and '--merge' in sys.argv and '--compress' in sys.argv\n"
+        "assert sys.argv[1:4] == ['get', '-l', 'zho-eng']\n"
+        "assert '--merge' in sys.argv and '--compress' in sys.argv\n"
         "for side in ('zho', 'eng'):\n"
         "    gzip.open(f'{folder}/train.{side}.gz', 'wt').write(f'{side}\\n' * 4)\n"
     )
     train = corpora.CORPORA["wmt19-zh-en"].parts[0]
-    small = corpora.NamedCorpus("", (corpora.Part(train.files, train.fetch, 3, exact=False),))
-    monkeypatch.setitem(corpora.CORPORA, "wmt19-zh-en", small)
+    small = corpora.CorpusPart(train.files, train.fetch, 3, exact_count=False)
+    monkeypatch.setitem(corpora.CORPORA, "wmt19-zh-en", corpora.NamedCorpus("", (small,)))
     if "mtdata" not in sys.modules:
-        assert "need the extra 'corpora'" in refused("corpus", "get", "wmt19-zh-en", "-o", tmp_path / "data")
+        message = refused("corpus", "get", "wmt19-zh-en", "-o", tmp_path / "data")
+        assert "needs the extra 'corpora'" in message
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert cbmi("corpus", "get", "wmt19-zh-en", "-o", tmp_path / "data").returncode == 0
@@ -127,22 +137,28 @@ def test_names_are_those_of_the_recipes():
         "wmt19-zh-en": "wmt19-zh-en-big",
     }
     for name, recipe in recipes.items():
-        data = read_run_file(ROOT / "recipes" / f"{recipe}.yaml").data
-        wanted = [*data.train, *data.valid, *sum(data.test.values(), ())]
-        parts = corpora.CORPORA[name].parts
-        assert sorted(wanted) == sorted(f"data/{name}/{file}" for part in parts for file in part.files)
+        data = read_config(ROOT / "recipes" / f"{recipe}.yaml").data
+        wanted = [*data.train, *data.valid, *chain.from_iterable(data.test.values())]
+        files = chain.from_iterable(part.files for part in corpora.CORPORA[name].parts)
+        assert sorted(wanted) == sorted(f"data/{name}/{file}" for file in files)
 
 
 def test_the_built_in_corpus_needs_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(corpora, "download", None)
     assert cbmi("corpus", "get", "demo", "-o", tmp_path / "demo").returncode == 0
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(
-        f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "de")
-    )
-    pairs = generate(20, seed=1)
-    assert (tmp_path / "demo" / "train.en").read_text().splitlines()[:5] == [pair.source for pair in pairs[:5]]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
+        "test.de",
+        "test.en",
+        "train.de",
+        "train.en",
+        "valid.de",
+        "valid.en",
+    ]
+    sources = [pair.source for pair in generate(20, seed=1)]
+    assert (tmp_path / "demo" / "train.en").read_text().splitlines()[:5] == sources[:5]
 
 
 def test_unknown_and_listed():
-    assert "unknown corpus 'multi30' (did you mean 'multi30k'?)" in refused("corpus", "get", "multi30")
+    message = refused("corpus", "get", "multi30")
+    assert "unknown corpus 'multi30' (did you mean 'multi30k'?)" in message
     assert cbmi("corpus", "list").stdout.decode().count("\n") == len(corpora.CORPORA)

@@ -15,9 +15,10 @@ pytest.importorskip("triton", reason="the fused kernels need Triton")
 from cbmi.decoding import candidates, slots
 from cbmi.model import head, kernels, pack
 from cbmi.model.attention import attend_padded
-from cbmi.model.dropout import Draws, Dropout, keep, seed_words
+from cbmi.model.dropout import NO_DROPOUT, Dropout, DropoutDraw, keep, seed_words
 from cbmi.model.kernels import attention, decode, elementwise, norm
 from cbmi.model.kernels import head as fused_head
+from cbmi.model.runtime import Runtime
 
 SEED = torch.tensor(seed_words(123456789012345), dtype=torch.int32)
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
@@ -29,13 +30,17 @@ def leaves(*shapes, seed=0):
 
 
 def assert_same(ours, theirs, inputs_ours, inputs_theirs):
-    """Values and gradients for a random slope."""
+    """Values, and gradients for a random gradient of the result."""
     assert torch.allclose(ours, theirs, atol=2e-5)
-    slope = torch.randn(ours.shape, generator=torch.Generator().manual_seed(9))
-    ours = torch.autograd.grad(ours, inputs_ours, slope)
-    theirs = torch.autograd.grad(theirs, inputs_theirs, slope)
+    grad = torch.randn(ours.shape, generator=torch.Generator().manual_seed(9))
+    ours = torch.autograd.grad(ours, inputs_ours, grad)
+    theirs = torch.autograd.grad(theirs, inputs_theirs, grad)
     for a, b in zip(ours, theirs, strict=True):
         assert torch.allclose(a, b, atol=2e-5), (a - b).abs().max()
+
+
+def draw(site, rate):
+    return DropoutDraw(SEED, site, rate) if rate else NO_DROPOUT
 
 
 def factors(site, rows, columns, rate):
@@ -45,13 +50,13 @@ def factors(site, rows, columns, rate):
 @pytest.mark.parametrize("width", [24, 64])
 def test_dropout(width):
     (x,) = leaves((37, width))
-    assert_same(elementwise.dropout(x, SEED, 5, 0.3), x * factors(5, 37, width, 0.3), [x], [x])
+    assert_same(elementwise.dropout(x, draw(5, 0.3)), x * factors(5, 37, width, 0.3), [x], [x])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_bias_relu_dropout(rate):
     x, bias = leaves((37, 300), (300,))
-    ours = elementwise.relu_dropout(x * 1, bias, SEED if rate else None, 70000, rate)
+    ours = elementwise.relu_dropout(x * 1, bias, draw(70000, rate))
     theirs = F.relu(x + bias) * (factors(70000, 37, 300, rate) if rate else 1)
     assert_same(ours, theirs, [x, bias], [x, bias])
 
@@ -61,7 +66,7 @@ def test_bias_relu_dropout(rate):
 def test_add_norm(rate, width):
     inputs = leaves((37, width), (37, width), (width,), (width,), (width,))
     x, y, y_bias, weight, bias = inputs
-    ours = norm.add_norm(*inputs, 1e-5, SEED if rate else None, 3, rate)
+    ours = norm.add_norm(*inputs, 1e-5, draw(3, rate))
     dropped = (y + y_bias) * (factors(3, 37, width, rate) if rate else 1)
     assert_same(ours, F.layer_norm(x + dropped, (width,), weight, bias), inputs, inputs)
 
@@ -70,9 +75,9 @@ LENGTHS = np.array([5, 33, 1, 70, 0, 3, 0, 12]), np.array([7, 20, 3, 64, 0, 0, 9
 
 
 def dropout(rate):
-    draws = Draws()
-    draws.seed = SEED
-    return Dropout(rate, draws)
+    runtime = Runtime()
+    runtime.seed = SEED
+    return Dropout(rate, runtime)
 
 
 def layout(lengths):
@@ -82,18 +87,21 @@ def layout(lengths):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_attention_within(causal, rate):
-    one, drops = layout(LENGTHS[0]), dropout(rate)
+    one = layout(LENGTHS[0])
+    drops = dropout(rate)
     (qkv,) = leaves((LENGTHS[0].sum(), 3, 3, 24))
-    ours = attention.attention(qkv, None, (one, one), causal, *drops.draw())
+    ours = attention.fused_self_attention(qkv, one, causal, drops.draw())
     assert_same(ours, attend_padded(*qkv.unbind(1), one, one, causal, drops), [qkv], [qkv])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_attention_between(rate):
     """Sentences without source tokens among them: fillers may be such."""
-    queries, keys, drops = layout(LENGTHS[0]), layout(LENGTHS[1]), dropout(rate)
+    queries = layout(LENGTHS[0])
+    keys = layout(LENGTHS[1])
+    drops = dropout(rate)
     query, memory = leaves((LENGTHS[0].sum(), 2, 16), (LENGTHS[1].sum(), 2, 2, 16))
-    ours = attention.attention(query, memory, (queries, keys), False, *drops.draw())
+    ours = attention.fused_cross_attention(query, memory, queries, keys, drops.draw())
     theirs = attend_padded(query, *memory.unbind(1), queries, keys, False, drops)
     assert_same(ours, theirs, [query, memory], [query, memory])
 
@@ -103,8 +111,9 @@ def test_head(monkeypatch):
     gold = torch.randint(0, 333, (11,), generator=torch.Generator().manual_seed(1))
     values = {}
     for fused in (False, True):
-        monkeypatch.setattr(kernels, "fused", lambda x, fused=fused: fused)
-        values[fused] = torch.stack(head.token_log_probabilities(hidden, weight, gold, chunk=5))
+        monkeypatch.setattr(kernels, "usable", lambda x, fused=fused: fused)
+        output = head.token_log_probabilities(hidden, weight, gold, chunk=5)
+        values[fused] = torch.stack([output.log_p, output.mean_log_p])
     assert_same(values[True], values[False], [hidden, weight], [hidden, weight])
     logits = hidden @ weight.T
     of_gold, of_mean, total = fused_head.row_sums(logits.detach(), gold)
@@ -121,8 +130,10 @@ def test_decoding():
     lengths = torch.tensor([1, 40, 33, 7])
     holders = torch.randint(0, 3, (12, 40), dtype=torch.int32, generator=generator)
     for kept, table in ((cache, holders), (memory, None)):
-        ours = decode.attend_cache(query, kept, lengths, 3, table)
+        ours = decode.fused_attend_cache(query, kept, lengths, 3, table)
         assert torch.allclose(ours, slots.attend_cache(query, kept, lengths, 3, table), atol=1e-5)
     logits = 5 * torch.randn(5, 5001, generator=generator)
-    for a, b in zip(decode.survey(logits, candidates.CHUNK), candidates.survey(logits), strict=True):
+    for a, b in zip(
+        decode.fused_survey(logits, candidates.CHUNK), candidates.survey(logits), strict=True
+    ):
         assert torch.allclose(a, b, atol=1e-5)

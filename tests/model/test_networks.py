@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from cbmi.model import LanguageModel, Translator, pack, shift_right
 from cbmi.model.attention import attend_padded
-from cbmi.model.dropout import Draws, Dropout
+from cbmi.model.dropout import Dropout
 from cbmi.model.layers import POSITIONS, Shape, sinusoids
+from cbmi.model.runtime import Runtime
 
 SHAPE = Shape(width=16, feed_forward=32, heads=2, encoder_layers=2, decoder_layers=2)
 
@@ -36,17 +37,20 @@ def test_attention_equals_softmax_written_out(causal):
     queries = sentences((4, 1, 6)).layout
     keys = queries if causal else sentences((2, 5, 3)).layout
     q = torch.randn(11, 2, 8, dtype=torch.float64, requires_grad=True)
-    k, v = (torch.randn(len(keys.sentence), 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    k, v = (
+        torch.randn(len(keys.sentence), 2, 8, dtype=torch.float64, requires_grad=True)
+        for _ in range(2)
+    )
     allowed = queries.sentence[:, None] == keys.sentence[None]
     if causal:
         allowed &= queries.position[:, None] >= keys.position[None]
     scores = torch.einsum("qhd,khd->hqk", q, k) / 8**0.5
     expected = torch.einsum("hqk,khd->qhd", scores.masked_fill(~allowed, -torch.inf).softmax(-1), v)
-    found = attend_padded(q, k, v, queries, keys, causal, Dropout(0.0, Draws()))
+    found = attend_padded(q, k, v, queries, keys, causal, Dropout(0.0, Runtime()))
     assert torch.allclose(found, expected)
-    slope = torch.randn_like(expected)
-    ours = torch.autograd.grad((found * slope).sum(), (q, k, v))
-    theirs = torch.autograd.grad((expected * slope).sum(), (q, k, v))
+    grad = torch.randn_like(expected)
+    ours = torch.autograd.grad((found * grad).sum(), (q, k, v))
+    theirs = torch.autograd.grad((expected * grad).sum(), (q, k, v))
     assert all(torch.allclose(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -96,7 +100,7 @@ def test_translator_equals_a_transformer_written_out():
         parameter.data += 0.1 * torch.randn_like(parameter)
     source, target = sentences((5, 2, 7)), sentences((3, 6, 1), seed=1)
     inputs = shift_right(target, 1)
-    scores, _ = model(source, inputs, target.ids)
+    scores = model(source, inputs, target.ids).log_p
     for i in range(3):
         s = slice(*source.layout.starts[i : i + 2].tolist())
         t = slice(*target.layout.starts[i : i + 2].tolist())
@@ -108,11 +112,11 @@ def test_language_model_sees_only_what_came_before():
     torch.manual_seed(0)
     model = LanguageModel(SHAPE, 50).eval()
     target = sentences((6, 4))
-    scores, _ = model(shift_right(target, 1), target.ids)
+    scores = model(shift_right(target, 1), target.ids).log_p
     changed = target.ids.clone()
     changed[5] = 4 + (changed[5] - 3) % 40
     other = type(target)(changed, target.layout)
-    again, _ = model(shift_right(other, 1), other.ids)
+    again = model(shift_right(other, 1), other.ids).log_p
     assert torch.equal(scores[:5], again[:5])
     assert torch.equal(scores[6:], again[6:])
     assert scores[5] != again[5]

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from cbmi.model.distribution import States
-from cbmi.model.head import token_log_probabilities
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.loss import head_for, token_losses
 
@@ -38,31 +37,53 @@ class Batch:
 
     def rows(self, chosen: Tensor, lengths: tuple[int, ...]) -> Batch:
         """Some of its tokens, in another order; `lengths` of the sentences that they make up."""
-        tokens = {name: getattr(self, name)[chosen] for name in ("gold", "place", "mask", "bmi", "given")}
-        states = {
-            name: States(getattr(self, name).hidden[chosen], getattr(self, name).weight) for name in ("lm", "teacher")
+        tokens = {
+            name: getattr(self, name)[chosen] for name in ("gold", "place", "mask", "bmi", "given")
         }
-        leaves = {"hidden": self.hidden.detach()[chosen].requires_grad_(), "weight": leaf(self.weight)}
+        states = {
+            name: States(getattr(self, name).hidden[chosen], getattr(self, name).weight)
+            for name in ("lm", "teacher")
+        }
+        leaves = {
+            "hidden": self.hidden.detach()[chosen].requires_grad_(),
+            "weight": leaf(self.weight),
+        }
         sentence = torch.repeat_interleave(torch.tensor(lengths))
         return replace(
-            self, lengths=lengths, sentence=sentence, samples=self.samples[:, chosen], **tokens, **states, **leaves
+            self,
+            lengths=lengths,
+            sentence=sentence,
+            samples=self.samples[:, chosen],
+            **tokens,
+            **states,
+            **leaves,
         )
 
     def scores(self, nmt: Tensor, mean: Tensor, ranks=None) -> TokenScores:
-        lm = token_log_probabilities(*self.lm, self.gold, chunk=4)[0]
+        lm = self.lm.log_probabilities(self.gold, chunk=4)
         names = ("mask", "sentence", "gold", "place", "samples", "frequency", "bmi", "given")
         fields = {name: getattr(self, name) for name in names}
         longest = max(self.lengths)
         more = {"ranks": ranks} if ranks else {}
         return TokenScores(
-            nmt=nmt, mean=mean, lm=lm, sentences=len(self.lengths), longest=longest, seed=7, **fields, **more
+            nmt=nmt,
+            mean=mean,
+            lm=lm,
+            sentences=len(self.lengths),
+            longest=longest,
+            seed=7,
+            **fields,
+            **more,
         )
 
-    def losses(self, objective: Objective, chunk: int | None = None, ranks=None) -> tuple[Tensor, Tensor | None]:
+    def losses(
+        self, objective: Objective, chunk: int | None = None, ranks=None
+    ) -> tuple[Tensor, Tensor | None]:
         """The losses and weights that the package gives."""
         head = head_for(objective, SMOOTHING, self.lm, self.teacher, chunk)
-        gold, mean, *term = head(self.hidden, self.weight, self.gold)
-        return token_losses(objective, self.scores(gold, mean, ranks), SMOOTHING, *term)
+        output = head(self.hidden, self.weight, self.gold, fused=True)
+        scores = self.scores(output.log_p, output.mean_log_p, ranks)
+        return token_losses(objective, scores, SMOOTHING, output.term)
 
     def gradients(self, losses: Tensor) -> tuple[Tensor, Tensor]:
         return torch.autograd.grad(losses.sum() / int(self.mask.sum()), (self.hidden, self.weight))
@@ -72,7 +93,9 @@ def leaf(values: Tensor) -> Tensor:
     return values.detach().clone().requires_grad_()
 
 
-def batch(lengths: tuple[int, ...] = LENGTHS, vocabulary: int = 17, width: int = 5, seed: int = 0) -> Batch:
+def batch(
+    lengths: tuple[int, ...] = LENGTHS, vocabulary: int = 17, width: int = 5, seed: int = 0
+) -> Batch:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -86,7 +109,9 @@ def batch(lengths: tuple[int, ...] = LENGTHS, vocabulary: int = 17, width: int =
         lengths=lengths,
         hidden=normal(tokens, width).requires_grad_(),
         weight=normal(vocabulary, width).requires_grad_(),
-        lm=States(4 * normal(tokens, width), normal(vocabulary, width)),  # sure enough to need its floor
+        lm=States(
+            4 * normal(tokens, width), normal(vocabulary, width)
+        ),  # sure enough to need its floor
         teacher=States(normal(tokens, width), normal(vocabulary, width)),
         gold=gold,
         place=torch.arange(tokens) + 1000,

@@ -1,4 +1,4 @@
-"""Every objective as its formula says it, token by token, in plain float64: slow, whole, and with no chunks."""
+"""Every objective as its formula says it, token by token, in plain float64, without chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Reference:
         self.nmt, self.lm = self.gold(self.log_p), self.gold(self.log_lm)
         self.ell = self.smoothed(self.log_p)
         self.sentences = [
-            [j for j in self.tokens if batch.sentence[j] == b and batch.mask[j]] for b in range(len(batch.lengths))
+            [j for j in self.tokens if batch.sentence[j] == b and batch.mask[j]]
+            for b in range(len(batch.lengths))
         ]
 
     def gold(self, table):
@@ -78,14 +79,16 @@ class Reference:
         return self.focal(sign=1, **settings)
 
     def self_paced(self, samples=5, power=2.0):
-        draws = self.batch.samples
-        likelihood = [[float(sum(draws[k, j] for j in s)) for s in self.sentences] for k in range(samples)]
+        runtime = self.batch.samples
+        likelihood = [
+            [float(sum(runtime[k, j] for j in s)) for s in self.sentences] for k in range(samples)
+        ]
         lowest = min(min(row) for row in likelihood)
         confidence = [0.0 for _ in self.tokens]
         for b, sentence in enumerate(self.sentences):
             whole = (1 - variance([likelihood[k][b] / lowest for k in range(samples)])) ** power
             for j in sentence:
-                token = (1 - variance([math.exp(draws[k, j]) for k in range(samples)])) ** power
+                token = (1 - variance([math.exp(runtime[k, j]) for k in range(samples)])) ** power
                 confidence[j] = math.exp(token * whole)
         total, count = sum(confidence), sum(len(s) for s in self.sentences)
         return self.weighted([count * c / total for c in confidence])
@@ -110,7 +113,9 @@ class Reference:
             whole = max(0.0, scale_sentence * (s - mean) / std + 1) if std else 1.0
             spread = math.sqrt(variance([c[j] for j in sentence]))
             for j in sentence:
-                weights[j] = whole * (max(0.0, scale_token * (c[j] - s) / spread + 1) if spread > 1e-12 else 1.0)
+                weights[j] = whole * (
+                    max(0.0, scale_token * (c[j] - s) / spread + 1) if spread > 1e-12 else 1.0
+                )
         return self.weighted(weights)
 
     def prior(self, prior, strength=0.1, gold_only=False, interval=(-INFINITE, INFINITE)):
@@ -137,7 +142,9 @@ class Reference:
     def prior_selection(self, thresholds=(0.0, 8.0), only=None, **settings):
         low, high = thresholds
         intervals = {"lm": (-INFINITE, low), "tm": (low, high), "cbmi": (high, INFINITE)}
-        parts = [self.prior(q, interval=i, **settings) for q, i in intervals.items() if only in (None, q)]
+        parts = [
+            self.prior(q, interval=i, **settings) for q, i in intervals.items() if only in (None, q)
+        ]
         return self.ell + sum(part - self.ell for part in parts)
 
     def weights_file(self, file):

@@ -1,4 +1,4 @@
-"""CBMI weights against references written from the formulas, one sentence after the other, in float64."""
+"""CBMI weights against references written from the formulas, sentence by sentence, in float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cbmi.objectives.cbmi import Cbmi, packed_cbmi_weights
 
 
 def reference(nmt, lm, lengths, scale_token=0.1, scale_sentence=0.3, padded=None):
-    """The weights of each sentence, by loops. `padded`: the length that the public code divides variances by."""
+    """The weights of each sentence, by loops; `padded`: what the public code divides by."""
     values = [np.array(nmt[b][:n]) - np.array(lm[b][:n]) for b, n in enumerate(lengths)]
     means = [sum(c) / len(c) for c in values]
     mean = sum(means) / len(means)
@@ -26,7 +26,9 @@ def reference(nmt, lm, lengths, scale_token=0.1, scale_sentence=0.3, padded=None
     for c, s in zip(values, means, strict=True):
         spread = math.sqrt(sum((x - s) ** 2 for x in c) / (padded or len(c)))
         w_s = max(0.0, scale_sentence * (s - mean) / std + 1) if std > 0 else 1.0
-        weights.append([w_s * (max(0.0, scale_token * (x - s) / spread + 1) if spread > 0 else 1.0) for x in c])
+        weights.append(
+            [w_s * (max(0.0, scale_token * (x - s) / spread + 1) if spread > 0 else 1.0) for x in c]
+        )
     return weights
 
 
@@ -39,7 +41,9 @@ def ragged(lengths, seed=0, width=None):
     return torch.tensor(nmt), torch.tensor(lm), torch.tensor(mask)
 
 
-@pytest.mark.parametrize("lengths", [(5, 3, 9, 1, 2), (1,), (1, 1, 1), (7,), (4, 4), (30, 2, 17, 8)])
+@pytest.mark.parametrize(
+    "lengths", [(5, 3, 9, 1, 2), (1,), (1, 1, 1), (7,), (4, 4), (30, 2, 17, 8)]
+)
 @pytest.mark.parametrize("scales", [(0.1, 0.3), (0.0, 0.3), (0.1, 0.0), (2.0, 1.5)])
 @pytest.mark.parametrize("std", ["population", "official"])
 def test_weights_equal_the_formula(lengths, scales, std):
@@ -54,8 +58,8 @@ def test_weights_equal_the_formula(lengths, scales, std):
 
 def test_float32_is_close_to_float64():
     nmt, lm, mask = ragged((12, 5, 30, 1, 18))
-    exact = cbmi_weights(nmt, lm, mask)
-    assert torch.allclose(cbmi_weights(nmt.float(), lm.float(), mask).double(), exact, atol=1e-5)
+    expected = cbmi_weights(nmt, lm, mask)
+    assert torch.allclose(cbmi_weights(nmt.float(), lm.float(), mask).double(), expected, atol=1e-5)
 
 
 def test_large_scales_cut_at_zero_and_both_scales_zero_is_cross_entropy():
@@ -80,7 +84,9 @@ lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 def test_weights_do_not_depend_on_padding(lengths, seed, extra):
     nmt, lm, mask = ragged(lengths, seed, max(lengths) + extra)
     tight = [tensor[:, : max(lengths)] for tensor in (nmt, lm, mask)]
-    assert torch.allclose(cbmi_weights(nmt, lm, mask)[:, : max(lengths)], cbmi_weights(*tight), atol=1e-9)
+    assert torch.allclose(
+        cbmi_weights(nmt, lm, mask)[:, : max(lengths)], cbmi_weights(*tight), atol=1e-9
+    )
 
 
 @given(lengths_strategy, st.integers(0, 1000), st.randoms())
@@ -88,13 +94,17 @@ def test_weights_do_not_depend_on_the_order_of_sentences(lengths, seed, random):
     nmt, lm, mask = ragged(lengths, seed)
     order = list(range(len(lengths)))
     random.shuffle(order)
-    assert torch.allclose(cbmi_weights(nmt, lm, mask)[order], cbmi_weights(nmt[order], lm[order], mask[order]))
+    assert torch.allclose(
+        cbmi_weights(nmt, lm, mask)[order], cbmi_weights(nmt[order], lm[order], mask[order])
+    )
 
 
 @given(lengths_strategy, st.integers(0, 1000), st.floats(-50, 50))
 def test_weights_do_not_depend_on_a_constant(lengths, seed, constant):
     nmt, lm, mask = ragged(lengths, seed)
-    assert torch.allclose(cbmi_weights(nmt, lm, mask), cbmi_weights(nmt + constant, lm, mask), atol=1e-8)
+    assert torch.allclose(
+        cbmi_weights(nmt, lm, mask), cbmi_weights(nmt + constant, lm, mask), atol=1e-8
+    )
 
 
 def test_weights_carry_no_gradient():
@@ -137,7 +147,9 @@ def test_two_ranks_with_half_the_sentences_each_give_the_weights_of_one(std):
         mine = (whole.sentence >= 3) == bool(number)
         fields = [getattr(whole, name)[mine] for name in ("nmt", "mean", "lm", "mask")]
         ids = {"gold": whole.gold[mine], "place": whole.place[mine]}
-        return settings.weights(TokenScores(*fields, whole.sentence[mine] - 3 * number, 3, 8, **ids, ranks=ranks))
+        return settings.weights(
+            TokenScores(*fields, whole.sentence[mine] - 3 * number, 3, 8, **ids, ranks=ranks)
+        )
 
     assert torch.allclose(torch.cat(on_two_ranks(half)), settings.weights(whole))
 

@@ -44,7 +44,10 @@ CASES = [
     ("prior-selection", {"thresholds": [-1.0, 1.0], "only": "tm", "strength": 0.7}),
     ("prior-selection", {"thresholds": [-0.5, 0.5], "gold_only": True}),
 ]
-IDS = ["-".join([name, *(f"{k}={v}" for k, v in values.items() if k != "file")]) for name, values in CASES]
+IDS = [
+    "-".join([name, *(f"{k}={v}" for k, v in values.items() if k != "file")])
+    for name, values in CASES
+]
 every_case = pytest.mark.parametrize(("name", "values"), CASES, ids=IDS)
 
 
@@ -62,7 +65,10 @@ def assert_equal(found, expected, case=None):
 @every_case
 @settings(max_examples=8)
 @given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(5, 40), st.integers(1, 20), st.integers(0, 999)
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(5, 40),
+    st.integers(1, 20),
+    st.integers(0, 999),
 )
 def test_losses_and_gradients_equal_the_formula(name, values, lengths, vocabulary, chunk, seed):
     case = batch(tuple(lengths), vocabulary, seed=seed)
@@ -103,7 +109,9 @@ def test_two_ranks_give_what_one_gives(name, values):
     ends = torch.tensor([0, sum(LENGTHS[:3]), sum(LENGTHS)])
 
     def half(number, ranks):
-        mine = case.rows(torch.arange(ends[number], ends[number + 1]), LENGTHS[3 * number : 3 * number + 3])
+        mine = case.rows(
+            torch.arange(ends[number], ends[number + 1]), LENGTHS[3 * number : 3 * number + 3]
+        )
         return mine.losses(chosen, ranks=ranks)[0]
 
     assert_equal(torch.cat(on_two_ranks(half)), case.losses(chosen)[0])
@@ -157,13 +165,15 @@ IDENTITIES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "values"), IDENTITIES, ids=[f"{name}-{values}" for name, values in IDENTITIES])
+@pytest.mark.parametrize(
+    ("name", "values"), IDENTITIES, ids=[f"{name}-{values}" for name, values in IDENTITIES]
+)
 def test_without_its_strength_an_objective_is_cross_entropy(name, values):
     case = batch()
     assert_equal(case.losses(objective(name, **values))[0], case.losses(objective("ce"))[0], case)
 
 
-def slopes(case, name, teacher=None, lm=None, **values):
+def grads_of(case, name, teacher=None, lm=None, **values):
     """The gradient of an objective less that of cross-entropy: the gradient of its term."""
     chosen = objective(name, **values)
     head = head_for(chosen, SMOOTHING, lm or case.lm, teacher or case.teacher)
@@ -174,20 +184,22 @@ def slopes(case, name, teacher=None, lm=None, **values):
 def test_the_models_own_distribution_as_prior_has_no_gradient():
     case = batch()
     own = States(case.hidden.detach(), case.weight.detach())
-    _, gradients = slopes(case, "prior-tm", teacher=own, strength=5.0)
+    _, gradients = grads_of(case, "prior-tm", teacher=own, strength=5.0)
     assert all(torch.allclose(g, torch.zeros_like(g), atol=1e-12) for g in gradients)
 
 
 def test_the_divergence_of_equal_distributions_is_zero():
     case = batch()
-    term, gradients = slopes(case, "lm-prior", lm=States(case.hidden.detach(), case.weight.detach()), strength=5.0)
+    term, gradients = grads_of(
+        case, "lm-prior", lm=States(case.hidden.detach(), case.weight.detach()), strength=5.0
+    )
     assert torch.allclose(term, torch.zeros_like(term), atol=1e-12)
     assert all(torch.allclose(g, torch.zeros_like(g), atol=1e-12) for g in gradients)
 
 
 @given(st.floats(0.3, 5), st.integers(0, 99))
 def test_the_divergence_is_never_negative(temperature, seed):
-    term, _ = slopes(batch(seed=seed), "lm-prior", temperature=temperature)
+    term, _ = grads_of(batch(seed=seed), "lm-prior", temperature=temperature)
     assert (term >= -1e-12).all()
 
 
@@ -224,7 +236,10 @@ def test_selection_with_infinite_thresholds_is_a_single_prior(thresholds, single
 
 def test_the_three_parts_of_the_selection_make_up_the_whole():
     case, plain = batch(), batch().losses(objective("ce"))[0]
-    parts = [case.losses(objective("prior-selection", only=one))[0] - plain for one in ("lm", "tm", "cbmi")]
+    parts = [
+        case.losses(objective("prior-selection", only=one))[0] - plain
+        for one in ("lm", "tm", "cbmi")
+    ]
     assert_equal(plain + sum(parts), case.losses(objective("prior-selection"))[0])
 
 
@@ -244,12 +259,15 @@ def test_self_paced_weights_have_the_mean_one(seed):
 def test_bounds_of_intervals_and_thresholds_belong_to_the_lower_side():
     """c, or BMI, exactly at a bound."""
     case = batch()
-    log_lm, log_tm = (torch.log_softmax(hidden @ weight.T, dim=1) for hidden, weight in (case.lm, case.teacher))
+    log_lm = torch.log_softmax(case.lm.hidden @ case.lm.weight.T, dim=1)
+    log_tm = torch.log_softmax(case.teacher.hidden @ case.teacher.weight.T, dim=1)
     logits = case.hidden @ case.weight.T
     chunk = Distributions(logits, logits.log_softmax(1), case.gold, SMOOTHING, log_lm, log_tm)
     c = chunk.cbmi()
     low, high = (float(value) for value in c.sort().values[[5, 20]])
-    assert torch.equal(objective("prior-lm", interval=[low, high]).term(chunk) != 0, (c > low) & (c <= high))
+    assert torch.equal(
+        objective("prior-lm", interval=[low, high]).term(chunk) != 0, (c > low) & (c <= high)
+    )
     for only, where in (("lm", c <= low), ("tm", (c > low) & (c <= high)), ("cbmi", c > high)):
         chosen = objective("prior-selection", thresholds=[low, high], only=only)
         assert torch.equal(chosen.term(chunk) != 0, where)
@@ -260,7 +278,9 @@ def test_bounds_of_intervals_and_thresholds_belong_to_the_lower_side():
 def test_pieces_that_do_not_occur_do_not_matter():
     """`rescale` is relative to the highest weight of a piece of the corpus."""
     case = batch()
-    with_unseen = replace(case, frequency=torch.cat([case.frequency, torch.zeros(3, dtype=torch.float64)]))
+    with_unseen = replace(
+        case, frequency=torch.cat([case.frequency, torch.zeros(3, dtype=torch.float64)])
+    )
     chosen = objective("freq-exp", rescale=2.0)
     assert_equal(with_unseen.losses(chosen)[1], case.losses(chosen)[1])
 
@@ -270,8 +290,8 @@ def test_a_certain_token_has_a_finite_gradient(gamma):
     nmt = torch.zeros(40, requires_grad=True)
     case = batch((40,))
     weights = objective("focal", alpha=1.0, gamma=gamma).weights(case.scores(nmt, nmt))
-    (slope,) = torch.autograd.grad((weights * -nmt).sum() + weights.sum(), nmt)
-    assert torch.isfinite(slope).all()
+    (grad,) = torch.autograd.grad((weights * -nmt).sum() + weights.sum(), nmt)
+    assert torch.isfinite(grad).all()
 
 
 def test_scaling_and_clipping_come_in_that_order():
@@ -291,7 +311,9 @@ def test_dropped_weights_are_one_and_as_many_as_asked_for():
     assert (dropped[changed] == 1).all()
     assert 0.2 < float(changed.float().mean()) < 0.4
     shuffled = case.losses(objective("freq-exp", weight_drop=0.3, shuffled=True))[1]
-    assert 0.2 < float((shuffled[:500] == 1).float().mean()) < 0.4  # what is drawn for one purpose is not for another
+    assert (
+        0.2 < float((shuffled[:500] == 1).float().mean()) < 0.4
+    )  # what is drawn for one purpose is not for another
 
 
 class LargestTensor(TorchDispatchMode):
@@ -336,21 +358,25 @@ def test_chunks_are_small_by_default(name, values, monkeypatch):
 @pytest.mark.parametrize("name", ["prior-cbmi", "lm-prior"])
 def test_half_precision_gradients_add_up_in_single_precision(name):
     """Many small chunks: sums over them may not be rounded to bfloat16 one after the other."""
-    exact = batch((900,), vocabulary=20, width=8)
-    half = exact.rows(torch.arange(900), (900,))
+    expected = batch((900,), vocabulary=20, width=8)
+    half = expected.rows(torch.arange(900), (900,))
     case = replace(half, hidden=leaf(half.hidden.bfloat16()), weight=leaf(half.weight.bfloat16()))
     case = replace(case, lm=to_half(half.lm), teacher=to_half(half.teacher))
-    same = replace(exact, hidden=leaf(case.hidden.double()), weight=leaf(case.weight.double()))
+    same = replace(expected, hidden=leaf(case.hidden.double()), weight=leaf(case.weight.double()))
     same = replace(
-        same, lm=States(*(p.double() for p in case.lm)), teacher=States(*(p.double() for p in case.teacher))
+        same,
+        lm=States(case.lm.hidden.double(), case.lm.weight.double()),
+        teacher=States(case.teacher.hidden.double(), case.teacher.weight.double()),
     )
     chosen = objective(name, strength=5.0)
-    ours, reference = (one.gradients(one.losses(chosen, chunk=1)[0])[1].double() for one in (case, same))
+    ours, reference = (
+        one.gradients(one.losses(chosen, chunk=1)[0])[1].double() for one in (case, same)
+    )
     assert float((ours - reference).norm() / reference.norm()) < 0.01
 
 
 def to_half(states):
-    return States(*(part.bfloat16() for part in states))
+    return States(states.hidden.bfloat16(), states.weight.bfloat16())
 
 
 REFUSED = [
@@ -359,7 +385,11 @@ REFUSED = [
     ("focal", {"alpha": 1.5}, "alpha"),
     ("anti-focal", {"alpha": -0.1}, "alpha"),
     ("focal", {"gamma": -1}, "gamma"),
-    ("prior-selection", {"thresholds": [8.0, 0.0]}, "the first bound 8.0 should not be above the second, 0.0"),
+    (
+        "prior-selection",
+        {"thresholds": [8.0, 0.0]},
+        "the first bound 8.0 should not be above the second, 0.0",
+    ),
     ("prior-selection", {"thresholds": [0.0, math.nan]}, "should not be above"),
     ("prior-lm", {"interval": [1.0, -1.0]}, "should not be above"),
     ("prior-lm", {"strength": -0.1}, "strength"),
@@ -376,13 +406,19 @@ REFUSED = [
     ("cbmi", {"scale": 0.0}, "scale"),
     ("weights-file", {}, "file: this key is missing"),
     ("ce", {"shuffled": True}, "unknown key 'shuffled'"),
-    ("bmi", {"preset": "wmt14-en-fr"}, "unknown preset 'wmt14-en-fr' (did you mean 'wmt14-en-de'?)"),
+    (
+        "bmi",
+        {"preset": "wmt14-en-fr"},
+        "unknown preset 'wmt14-en-fr' (did you mean 'wmt14-en-de'?)",
+    ),
     ("no.such.module:Thing", {}, "'no.such.module' cannot be imported"),
-    ("math:sqrt", {}, "'math:sqrt' is no class that derives from cbmi.objectives.Objective"),
+    ("math:sqrt", {}, "'math:sqrt' is not a class that derives from cbmi.objectives.Objective"),
 ]
 
 
-@pytest.mark.parametrize(("name", "values", "expected"), REFUSED, ids=[f"{n}-{v}" for n, v, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("name", "values", "expected"), REFUSED, ids=[f"{n}-{v}" for n, v, _ in REFUSED]
+)
 def test_bad_settings_are_refused(name, values, expected):
     with pytest.raises(UserError) as caught:
         objective(name, **values)
@@ -406,14 +442,16 @@ def test_presets_are_the_papers(pair):
     column = ["wmt14-en-de", "wmt19-zh-en"].index(pair)
     for name, expected in paper.items():
         chosen = objective(name, preset=pair)
-        assert {key: getattr(chosen, key) for key in expected} == {k: v[column] for k, v in expected.items()}
+        assert {key: getattr(chosen, key) for key in expected} == {
+            k: v[column] for k, v in expected.items()
+        }
     assert objective("bmi", preset=pair, slope=0.5).slope == 0.5
 
 
 def test_single_precision_is_close_to_double():
     case = batch()
     for name in ("cbmi", "self-paced", "focal", "freq-exp", "bmi"):
-        exact = case.losses(objective(name))[1]
+        expected = case.losses(objective(name))[1]
         nmt = torch.log_softmax(case.hidden @ case.weight.T, 1).gather(1, case.gold[:, None])[:, 0]
         scores = case.scores(nmt.float(), nmt.float())
-        assert torch.allclose(objective(name).weights(scores).double(), exact, atol=1e-5)
+        assert torch.allclose(objective(name).weights(scores).double(), expected, atol=1e-5)

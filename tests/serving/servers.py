@@ -24,7 +24,8 @@ def server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen, list[str]
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        said, addresses = [], []
+        said = []
+        addresses = []
         while not (said and "Ctrl-C ends" in said[-1]):
             line = process.stdout.readline()
             assert line, "".join(said)
@@ -37,8 +38,10 @@ def server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen, list[str]
         process.stdout.close()
 
 
-def ask(address: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    """Status and JSON (else text) of a GET, or of a POST where there is a body."""
+def ask(
+    address: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """Status and JSON (otherwise text) of a GET, or of a POST if there is a body."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     try:
@@ -46,10 +49,12 @@ def ask(address: str, path: str, body: Any = None, headers: dict[str, str] | Non
             connection.request("GET", path, headers=headers or {})
         else:
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request("POST", path, content, {"Content-Type": "application/json"} | (headers or {}))
+            all_headers = {"Content-Type": "application/json"} | (headers or {})
+            connection.request("POST", path, content, all_headers)
         answer = connection.getresponse()
         text = answer.read().decode()
-        is_json = answer.headers.get_content_type() == "application/json"
-        return answer.status, json.loads(text) if is_json else text
+        if answer.headers.get_content_type() == "application/json":
+            return answer.status, json.loads(text)
+        return answer.status, text
     finally:
         connection.close()

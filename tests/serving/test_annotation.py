@@ -1,4 +1,4 @@
-"""The annotators' server: private links, ratings that survive anything, and nothing else to be had from it."""
+"""The annotators' server: private links, ratings that survive anything, and nothing else."""
 
 import os
 import random
@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 import pytest
 from servers import ask, server
 
-from cbmi.analysis.study import create_study
+from cbmi.humaneval.study import create_study
 
 
 @pytest.fixture
 def study(tmp_path):
     for name in ("source", "one", "two"):
-        (tmp_path / name).write_text("".join(f"<script>alert('{name}')</script> {n}\n" for n in range(30)))
+        lines = [f"<script>alert('{name}')</script> {n}\n" for n in range(30)]
+        (tmp_path / name).write_text("".join(lines))
     systems = [(name, str(tmp_path / name)) for name in ("one", "two")]
     return create_study(tmp_path / "study", str(tmp_path / "source"), None, systems, 30, 3, seed=1)
 
@@ -37,15 +38,21 @@ def test_every_annotator_has_a_page_of_their_own(running, study):
         assert "fluent and native" in page
         status, answer = ask(base, path + "items")
         assert status == 200
-        assert answer["items"] == study.items(name)
+        assert answer["items"] == [item.to_json() for item in study.items(name)]
         assert "system" not in str(answer["items"][0].keys())
 
 
 def test_wrong_links_lead_nowhere(running):
     _, base, paths = running
     token = paths[0].strip("/")
-    wrong = ["/", "/x/", f"/{token[:-1]}/", f"/{token}x/", f"/{token.swapcase()}/", "/%00/", "/../study.db"]
-    wrong += [
+    wrong = [
+        "/",
+        "/x/",
+        f"/{token[:-1]}/",
+        f"/{token}x/",
+        f"/{token.swapcase()}/",
+        "/%00/",
+        "/../study.db",
         "/study.db",
         f"/{token}/../../study.db",
         f"/{token}/%2e%2e/study.db",
@@ -55,7 +62,8 @@ def test_wrong_links_lead_nowhere(running):
     for path in wrong:
         for end in ("", "items"):
             assert ask(base, path + end)[0] == 404, path
-    assert ask(base, f"/{token}x/ratings", {"item": 1, "criterion": "adequacy", "value": 3})[0] == 404
+    rating = {"item": 1, "criterion": "adequacy", "value": 3}
+    assert ask(base, f"/{token}x/ratings", rating)[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -83,18 +91,20 @@ def test_an_acknowledged_rating_survives_kill(running, study):
     name = next(iter(study.annotators()))
     given = {}
     for number, item in enumerate(study.items(name)[:20]):
-        given[item["item"]] = 1 + number % 5
-        status, answer = ask(
-            base, paths[0] + "ratings", {"item": item["item"], "criterion": "fluency", "value": given[item["item"]]}
-        )
+        given[item.number] = 1 + number % 5
+        rating = {"item": item.number, "criterion": "fluency", "value": given[item.number]}
+        status, answer = ask(base, paths[0] + "ratings", rating)
         assert status == 200
-        assert answer["saved"]["item"] == item["item"]
+        assert answer["saved"] == rating
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     with server("humaneval", "serve", study.path.parent) as (_, links):
         base = "http://" + urlsplit(links[0]).netloc
         _, answer = ask(base, paths[0] + "items")
-    found = {item["item"]: item["ratings"].get("fluency") for item in answer["items"] if item["ratings"]}
+    found = {}
+    for item in answer["items"]:
+        if item["ratings"]:
+            found[item["item"]] = item["ratings"].get("fluency")
     assert found == given
 
 
@@ -102,21 +112,22 @@ def test_an_acknowledged_rating_survives_kill(running, study):
 def test_nothing_is_lost_in_a_crowd(running, study):
     """200 at once, hundreds of malformed requests between them."""
     _, base, paths = running
-    items = {name: [item["item"] for item in study.items(name)] for name in study.annotators()}
-    wanted = [
-        (path, name, item, criterion, random.Random(f"{name}{item}{criterion}").randint(1, 5))
-        for path, name in zip(paths, items, strict=True)
-        for item in items[name]
-        for criterion in ("adequacy", "fluency")
-    ]
+    wanted = []
+    for path, name in zip(paths, study.annotators(), strict=True):
+        for item in study.items(name):
+            for criterion in ("adequacy", "fluency"):
+                value = random.Random(f"{name}{item.number}{criterion}").randint(1, 5)
+                wanted.append((path, name, item.number, criterion, value))
 
     def rate(one):
         path, _, item, criterion, value = one
+        rating = {"item": item, "criterion": criterion, "value": value}
         ask(base, path + "ratings", random.Random(f"{one}").randbytes(40))
-        ask(base, "/wrong/ratings", {"item": item, "criterion": criterion, "value": 1})
-        return ask(base, path + "ratings", {"item": item, "criterion": criterion, "value": value})[0]
+        ask(base, "/wrong/ratings", rating | {"value": 1})
+        status, _ = ask(base, path + "ratings", rating)
+        return status
 
     with ThreadPoolExecutor(200) as pool:
         assert set(pool.map(rate, wanted)) == {200}
-    table = {(row["annotator"], row["item"], row["criterion"]): row["value"] for row in study.table()}
+    table = {(row.annotator, row.item, row.criterion): row.value for row in study.table()}
     assert table == {(name, item, criterion): value for _, name, item, criterion, value in wanted}

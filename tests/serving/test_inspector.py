@@ -1,4 +1,4 @@
-"""`cbmi serve`: the API answers what the commands answer, together if need be, and nothing makes it stop."""
+"""`cbmi serve`: the API answers what the commands answer, to many at once, and does not stop."""
 
 import asyncio
 import random
@@ -27,24 +27,31 @@ def address(small_run):
 def test_translations_are_those_of_the_command(address, small_run, tmp_path):
     lines = (small_run / "test.src").read_text().splitlines()[:5]
     (tmp_path / "in").write_text("".join(line + "\n" for line in lines))
-    expected = cbmi("translate", small_run / "run", tmp_path / "in", "--nbest", "2").stdout.decode().splitlines()
+    printed = cbmi("translate", small_run / "run", tmp_path / "in", "--nbest", "2").stdout
+    expected = printed.decode().splitlines()
     status, answer = ask(address, "/translate", {"source": [*lines, ""], "nbest": 2})
     assert status == 200
-    assert [one["target"] for several in answer["translations"] for one in several] == expected
+    targets = []
+    for hypotheses in answer["translations"]:
+        targets += [hypothesis["target"] for hypothesis in hypotheses]
+    assert targets == expected
     assert answer["translations"][-1] == []  # nothing comes of nothing
     best = answer["translations"][0][0]
-    assert "".join(" " * word["space"] + word["text"] for word in best["words"][:-1]) == best["target"]
+    text = "".join(" " * word["space"] + word["text"] for word in best["words"][:-1])
+    assert text == best["target"]
     assert best["words"][-1]["end"]
 
 
 def test_scores_are_those_of_the_command(address, small_run):
     pairs = [("ba de", "ba de"), ("ba", "ki ki ki"), ("", "")]
-    status, answer = ask(address, "/score", {"pairs": [{"source": a, "target": b} for a, b in pairs]})
+    body = {"pairs": [{"source": source, "target": target} for source, target in pairs]}
+    status, answer = ask(address, "/score", body)
     assert status == 200
     for (_, target), scored in zip(pairs, answer["pairs"], strict=True):
         assert scored["target"] == target
-        tokens = [word["cbmi"] for word in scored["words"]]
-        assert sum(tokens) == pytest.approx(sum(word["nmt"] - word["lm"] for word in scored["words"]), abs=1e-4)
+        total = sum(word["cbmi"] for word in scored["words"])
+        difference = sum(word["nmt"] - word["lm"] for word in scored["words"])
+        assert total == pytest.approx(difference, abs=1e-4)
 
 
 def test_two_hundred_at_once_and_each_gets_its_own(address):
@@ -77,7 +84,12 @@ def test_two_hundred_at_once_and_each_gets_its_own(address):
         ("/translate", {"source": "x"}, 422, "source: "),
         ("/translate", {"source": ["\ud800"]}, 422, "source.0: "),
         ("/translate", {"source": ["x"], "beam": 99}, 422, "beam: "),
-        ("/translate", {"source": ["x"], "beam": 2, "nbest": 3}, 422, "nbest: 3 is more than the beam"),
+        (
+            "/translate",
+            {"source": ["x"], "beam": 2, "nbest": 3},
+            422,
+            "nbest: 3 is more than the beam",
+        ),
         ("/translate", {"source": ["😀" * 600]}, 422, "source.0: 2,"),
         ("/score", {"pairs": [{"source": "x", "target": "😀" * 600}]}, 422, "pairs.0.target: 2,"),
         ("/translate", b'{"source": ["x"], "length_penalty": NaN}', 422, "length_penalty: "),
@@ -95,27 +107,42 @@ def test_other_ways_to_be_wrong(address):
     assert ask(address, "/score", {"pairs": []}, {"Content-Type": "text/plain"})[0] == 415
     assert ask(address, "/translate")[0] == 405
     assert ask(address, "/../../etc/passwd")[0] == 404
-    assert ask(address, "/", headers={"Host": "elsewhere.example"})[0] == 421  # another site that points here
+    # Another site that points here.
+    assert ask(address, "/", headers={"Host": "elsewhere.example"})[0] == 421
     assert ask(address, "/health") == (200, {"status": "ready", "source": "xx", "target": "yy"})
 
 
 def test_odd_text_is_only_text(address):
-    odd = ["\0", "<script>alert(1)</script>", "😀" * 50, "\u202e\u200b", "a\nb\tc", "x" * 900, "   ", "\u0085"]
+    odd = [
+        "\0",
+        "<script>alert(1)</script>",
+        "😀" * 50,
+        "\u202e\u200b",
+        "a\nb\tc",
+        "x" * 900,
+        "   ",
+        "\u0085",
+    ]
     status, answer = ask(address, "/translate", {"source": odd})
     assert status == 200
     assert len(answer["translations"]) == len(odd)
-    status, _ = ask(address, "/score", {"pairs": [{"source": text, "target": text} for text in odd]})
+    body = {"pairs": [{"source": text, "target": text} for text in odd]}
+    status, _ = ask(address, "/score", body)
     assert status == 200
 
 
 @pytest.mark.timeout(180)
 def test_ten_thousand_malformed_requests(address):
-    """Noise, halves of requests, connections that break off: the server goes on answering."""
+    """Noise, halves of requests, connections that break off: the server keeps answering."""
     where = urlsplit(address)
     head = b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     kinds = [
         lambda draw: draw.randbytes(draw.randint(1, 300)),
-        lambda draw: b"GET " + bytes(draw.choices(b"/.%%2e\\", k=40)) + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        lambda draw: (
+            b"GET "
+            + bytes(draw.choices(b"/.%%2e\\", k=40))
+            + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        ),
         lambda draw: head + b"Content-Length: 50\r\n\r\n{",
         lambda draw: head + b"Content-Length: -5\r\n\r\n",
         lambda draw: head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
@@ -148,15 +175,16 @@ def test_the_pages_stand_alone(address):
 
 def test_ports_and_runs_are_checked(address, small_run, tmp_path):
     port = urlsplit(address).port
-    assert "cannot be served on" in refused("serve", small_run / "run", "--port", str(port), "--no-open")
+    assert "cannot be served on" in refused(
+        "serve", small_run / "run", "--port", str(port), "--no-open"
+    )
     assert "no such run" in refused("serve", tmp_path / "none", "--no-open")
 
 
 def test_without_the_extra(small_run, monkeypatch):
-    for name in [
-        name for name in sys.modules if name.split(".")[0] == "starlette" or name.startswith("cbmi.serving")
-    ]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in list(sys.modules):
+        if name.split(".")[0] == "starlette" or name.startswith("cbmi.serving"):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)
     assert "cbmi[serve]" in refused("serve", small_run / "run", "--no-open")
 
@@ -197,7 +225,9 @@ def test_what_waits_has_an_end_and_errors_stay_where_they_belong():
 
 
 def test_a_large_request_takes_turns_and_a_cancelled_one_ends():
-    begun, going, batches = threading.Event(), threading.Event(), []
+    begun = threading.Event()
+    going = threading.Event()
+    batches = []
 
     def compute(key, things):
         begun.set()

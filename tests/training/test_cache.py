@@ -11,15 +11,32 @@ import time
 
 import numpy as np
 import pytest
-from tasks import cbmi, environment, read_log, refused, two_ranks, without_dropout, write_run, write_task
+from tasks import (
+    cbmi,
+    environment,
+    read_log,
+    refused,
+    two_ranks,
+    without_dropout,
+    write_run,
+    write_task,
+)
 
 from cbmi.files import to_json
+
+pytestmark = pytest.mark.slow
 
 PRETRAIN = {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 5}
 
 
 def stages(language_model, **settings):
-    adapt = {"name": "adapt", "objective": "cbmi", "language_model": language_model, "steps": 7, **settings}
+    adapt = {
+        "name": "adapt",
+        "objective": "cbmi",
+        "language_model": language_model,
+        "steps": 7,
+        **settings,
+    }
     return [PRETRAIN, adapt]
 
 
@@ -37,7 +54,17 @@ def train(task, name, **changes):
     return task / name, result.stderr.decode()
 
 
-KEYS = ("step", "loss", "nll", "lm_ppl", "cbmi_mean", "weight_std", "weight_q05", "weight_q95", "grad_norm")
+KEYS = (
+    "step",
+    "loss",
+    "nll",
+    "lm_ppl",
+    "cbmi_mean",
+    "weight_std",
+    "weight_q05",
+    "weight_q95",
+    "grad_norm",
+)
 
 
 def course(run, first=1, last=99):
@@ -49,7 +76,7 @@ def course(run, first=1, last=99):
 
 
 def test_cached_in_float32_is_frozen(task):
-    """Exactly in the epoch whose mini-batches the scores were computed in, up to the order of sums later."""
+    """Exactly, in the epoch whose mini-batches were scored; later up to the order of sums."""
     frozen, _ = train(task, "frozen", stages=stages("frozen"), batch={"tokens": 60})
     cached, said = train(task, "cached", stages=stages("cached"), batch={"tokens": 60})
     assert "target tokens by the language model" in said
@@ -65,7 +92,9 @@ def test_cached_in_float32_is_frozen(task):
 
 def test_float16_rounds(task):
     frozen, _ = train(task, "frozen", stages=stages("frozen"), batch={"tokens": 60})
-    half, _ = train(task, "half", stages=stages("cached", cache_precision="float16"), batch={"tokens": 60})
+    half, _ = train(
+        task, "half", stages=stages("cached", cache_precision="float16"), batch={"tokens": 60}
+    )
     assert course(half) != course(frozen)
     for ours, theirs in zip(course(half), course(frozen), strict=True):
         assert ours == pytest.approx(theirs, rel=5e-3)
@@ -73,7 +102,7 @@ def test_float16_rounds(task):
     assert (half / "cache" / "adapt" / "log_p").stat().st_size == 2 * size
 
 
-def test_it_is_computed_once_and_made_anew_where_it_is_not_right(task):
+def test_it_is_computed_once_and_made_again_where_it_is_wrong(task):
     run, _ = train(task, "again", stages=stages("cached"))
     file = run / "cache" / "adapt" / "log_p"
     before = file.read_bytes()
@@ -86,7 +115,7 @@ def test_it_is_computed_once_and_made_anew_where_it_is_not_right(task):
     damaged.tofile(file)
     longer[1]["steps"] = 9
     _, said = train(task, "again", stages=longer)
-    assert f"{file} is damaged; it is made anew" in said
+    assert f"{file} is damaged; it is made again" in said
     assert np.allclose(np.fromfile(file, np.float32), np.frombuffer(before, np.float32), atol=1e-5)
     meta = file.with_name("meta.json")
     content = json.loads(meta.read_text())
@@ -94,13 +123,14 @@ def test_it_is_computed_once_and_made_anew_where_it_is_not_right(task):
     meta.write_text(json.dumps(content))
     longer[1]["steps"] = 10
     _, said = train(task, "again", stages=longer)
-    assert "made with another language_model; it is made anew" in said
+    assert "made with another language_model; it is made again" in said
 
 
-def test_numbers_that_are_missing_anywhere_are_computed(task):
-    """As a power cut may leave them: in the middle of a sentence, others of its mini-batch being there."""
+def test_missing_values_are_computed_wherever_they_are(task):
+    """As a power cut may leave them: in the middle of a sentence, beside values that exist."""
     run, _ = train(task, "holes", stages=stages("cached"))
-    file, meta = (run / "cache" / "adapt" / name for name in ("log_p", "meta.json"))
+    file = run / "cache" / "adapt" / "log_p"
+    meta = file.with_name("meta.json")
     whole = np.fromfile(file, np.float32)
     holes = whole.copy()
     holes[[5, 100]] = np.nan
@@ -115,16 +145,22 @@ def test_numbers_that_are_missing_anywhere_are_computed(task):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_broken_off_and_gone_on(task, number):
-    """Stopped while the scores are computed: what was there is kept, and the result is the same."""
+def test_interrupted_and_resumed(task, number):
+    """Stopped while scores are computed: existing ones are kept, and the result is the same."""
     whole, _ = train(task, f"whole-{number}", stages=stages("cached"), batch={"tokens": 20})
     output = task / f"stopped-{number}"
-    path = write_run(task, f"{number}.yaml", output=str(output), stages=stages("cached"), batch={"tokens": 20})
+    path = write_run(
+        task, f"{number}.yaml", output=str(output), stages=stages("cached"), batch={"tokens": 20}
+    )
     file = output / "cache" / "adapt" / "log_p"
-    process = subprocess.Popen([sys.executable, "-m", "cbmi", "train", str(path)], env=environment(), stderr=-3)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cbmi", "train", str(path)], env=environment(), stderr=-3
+    )
     end = time.monotonic() + 120
     begun = file.with_name("begun.json")
-    while time.monotonic() < end and not (begun.exists() and np.isfinite(np.fromfile(file, np.float32)).any()):
+    while time.monotonic() < end and not (
+        begun.exists() and np.isfinite(np.fromfile(file, np.float32)).any()
+    ):
         time.sleep(0.001)
     process.send_signal(number)
     assert process.wait() == (0 if number == signal.SIGTERM else -number)
@@ -146,11 +182,16 @@ def test_two_ranks_share_the_work(task):
     path = write_run(task, "two.yaml", **settings, output=str(task / "two"), batch={"tokens": 100})
     result = two_ranks("-m", "cbmi", "train", path)
     assert result.returncode == 0, result.stderr.decode()
-    ours, theirs = (np.fromfile(task / name / "cache" / "adapt" / "log_p", np.float32) for name in ("two", "one"))
+    ours, theirs = (
+        np.fromfile(task / name / "cache" / "adapt" / "log_p", np.float32)
+        for name in ("two", "one")
+    )
     assert np.allclose(ours, theirs, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["lm-prior", "prior-lm", "prior-cbmi", "prior-selection", "fusion-prenorm"])
+@pytest.mark.parametrize(
+    "name", ["lm-prior", "prior-lm", "prior-cbmi", "prior-selection", "fusion-prenorm"]
+)
 def test_objectives_that_need_whole_distributions_refuse_it(tmp_path, name):
     write_task(tmp_path, train=20, valid=4)
     path = write_run(tmp_path, stages=stages("cached", objective=name))

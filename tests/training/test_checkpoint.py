@@ -10,19 +10,19 @@ import torch
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, atomic_folder
 from cbmi.training import checkpoint as store
-from cbmi.training.checkpoint import State
+from cbmi.training.checkpoint import TrainingState
 
 
 def save(folder, step, **state):
     tensors = {"translator": {"weight": torch.full((3,), float(step))}}
-    store.save_checkpoint(folder / f"step-{step}", tensors, store.state_values(State(step=step, **state)))
+    store.save_checkpoint(folder / f"step-{step}", tensors, TrainingState(step=step, **state))
 
 
 def test_what_is_saved_comes_back(tmp_path):
     save(tmp_path, 7, epoch=2, best_step=5, best_score=31.5)
     folder = tmp_path / "step-7"
     assert store.damage(folder) is None
-    assert store.read_state(folder) == State(step=7, epoch=2, best_step=5, best_score=31.5)
+    assert store.read_state(folder) == TrainingState(step=7, epoch=2, best_step=5, best_score=31.5)
     assert store.load_tensors(folder, "translator")["weight"].tolist() == [7.0] * 3
     assert store.load_tensors(folder, "language_model") is None
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
@@ -40,7 +40,7 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(tmp_path, capsys, nam
     else:
         content[len(content) // 2] ^= 1
         path.write_bytes({"truncated": content[:-3], "changed": content, "empty": b""}[how])
-    assert store.newest_good(tmp_path) == tmp_path / "step-9"
+    assert store.newest_intact(tmp_path) == tmp_path / "step-9"
     assert "step-10" in capsys.readouterr().err
     assert [store.step_of(folder) for folder in store.all_checkpoints(tmp_path)] == [9]
 
@@ -69,7 +69,7 @@ def test_old_checkpoints_go_but_not_the_best_and_the_ends_of_stages(tmp_path):
     for step in range(1, 10):
         state = {"score": {2: 30.0, 4: 20.0, 7: 10.0}.get(step), "stage_done": step == 5}
         save(tmp_path, step, best_step=2 if step > 1 else None, **state)
-    store.retain(tmp_path, State(step=9, best_step=2), keep_last=2, keep_best=2)
+    store.retain(tmp_path, TrainingState(step=9, best_step=2), keep_last=2, keep_best=2)
     assert [store.step_of(folder) for folder in store.all_checkpoints(tmp_path)] == [2, 4, 5, 8, 9]
 
 

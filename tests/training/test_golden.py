@@ -12,11 +12,15 @@ GOLDEN = Path(__file__).with_name("golden.json")
 
 
 def test_the_trajectory_is_the_committed_one(tmp_path):
-    """Two stages, dropout on: losses, gradient norms and the weights' spread. `python -m json.tool` shows the file;
-    to accept a change, replace it by what this test prints."""
+    """Two stages with dropout: losses, gradient norms, spread of the weights.
+
+    To accept a change, replace golden.json by what this test prints.
+    """
     write_task(tmp_path, train=120, valid=5)
     assert cbmi("train", write_run(tmp_path)).returncode == 0
-    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    ]
     keys = ("step", "loss", "grad_norm", "lm_ppl", "weight_std", "valid_loss")
     found = [{key: record[key] for key in keys if key in record} for record in records]
     print(json.dumps(found))

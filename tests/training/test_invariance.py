@@ -1,4 +1,4 @@
-"""What must not change a run: accumulation, ranks, a language model beside it, the batch it shares."""
+"""What must not change a run: accumulation, ranks, sharding, a language model beside it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ BACK_AGAIN = [
 JOINT = [{"name": "joint", "objective": "cbmi", "language_model": "joint", "steps": 10}]
 CE = [{"name": "ce", "objective": "ce", "steps": 10}]
 NO_SEARCH = {"validate": {"every": 4, "beam": 0}}
+
+pytestmark = pytest.mark.slow
 
 
 def losses(run: Path) -> list[float]:
@@ -59,7 +61,9 @@ def batch(tokens, accumulate=1):
     return {"batch": {"tokens": tokens, "accumulate": accumulate}, "model": without_dropout()}
 
 
-@pytest.mark.parametrize("stages", [TWO_STAGES, JOINT, BACK_AGAIN], ids=["two-stages", "joint", "back-again"])
+@pytest.mark.parametrize(
+    "stages", [TWO_STAGES, JOINT, BACK_AGAIN], ids=["two-stages", "joint", "back-again"]
+)
 def test_two_ranks_follow_one(task, stages):
     name = stages[0]["name"]
     one = train(task, f"one-{name}", stages=stages, **batch(200))
@@ -70,7 +74,7 @@ def test_two_ranks_follow_one(task, stages):
 
 
 def test_two_ranks_follow_one_through_every_objective(task):
-    """Without dropout, which ranks draw differently; `self-paced` then weighs every token the same."""
+    """Without dropout, which ranks draw differently; `self-paced` weights are then all equal."""
     stages = every_objective(task, steps=1)
     one = train(task, "one-every", stages=stages, **NO_SEARCH, **batch(200))
     two = train(task, "two-every", ranks=2, stages=stages, **NO_SEARCH, **batch(100))
@@ -79,7 +83,7 @@ def test_two_ranks_follow_one_through_every_objective(task):
     assert figures(one, "weight_std") == pytest.approx(figures(two, "weight_std"), abs=1e-4)
 
 
-def test_a_run_of_two_ranks_goes_on_with_one(task):
+def test_a_run_of_two_ranks_is_resumed_with_one(task):
     """Steps keep their size, the plan its order, and the objective its mini-batch."""
     whole = train(task, "never-moved", stages=JOINT, **batch(200))
     train(task, "moved", ranks=2, stages=[JOINT[0] | {"steps": 5}], **batch(100))
@@ -95,7 +99,7 @@ def test_more_ranks_than_sentences(task):
 
 
 def test_accumulation_follows_whole_batches(task):
-    """Also where weights depend on other sentences: those are weighed over all parts."""
+    """Also where weights depend on other sentences, of all micro-batches of the step."""
     stages = every_objective(task, steps=1)
     whole = train(task, "whole", stages=stages, **NO_SEARCH, **batch(200))
     parts = train(task, "parts", stages=stages, **NO_SEARCH, **batch(50, 4))
@@ -115,7 +119,9 @@ def test_a_language_model_beside_leaves_the_translator_bitwise_the_same(task):
 
 def test_a_frozen_language_model_stays_as_it_was(task):
     run = train(task, "frozen", stages=TWO_STAGES)
-    before, after = (load_file(run / "checkpoints" / f"step-{n}" / "language_model.safetensors") for n in (6, 12))
+    before, after = (
+        load_file(run / "checkpoints" / f"step-{n}" / "language_model.safetensors") for n in (6, 12)
+    )
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -123,7 +129,9 @@ def test_cbmi_with_both_scales_zero_is_cross_entropy(task):
     zero = {"name": "cbmi", "scale_token": 0.0, "scale_sentence": 0.0}
     weighted = train(task, "zero", stages=[JOINT[0] | {"objective": zero, "name": "ce"}])
     plain = train(task, "plain", stages=CE)
-    first, second = (load_file(run / "best" / "translator.safetensors") for run in (weighted, plain))
+    first, second = (
+        load_file(run / "best" / "translator.safetensors") for run in (weighted, plain)
+    )
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
 
 
@@ -135,21 +143,23 @@ def test_half_precision_trains(task, precision):
     assert losses(half)[-1] < losses(half)[0]
 
 
-def test_weights_spread_over_two_ranks_follow_one(task):
+def test_weights_sharded_over_two_ranks_follow_one(task):
     """FSDP: the same losses, gradients and checkpoints."""
     one = train(task, "one-whole", stages=BACK_AGAIN, **batch(200))
-    two = train(task, "two-spread", ranks=2, stages=BACK_AGAIN, parallel="fsdp", **batch(100))
+    two = train(task, "two-sharded", ranks=2, stages=BACK_AGAIN, parallel="fsdp", **batch(100))
     assert_same_course(one, two)
     assert figures(one, "valid_loss") == pytest.approx(figures(two, "valid_loss"), abs=1e-4)
     for file in ("translator", "language_model", "optimizer"):
         ours, theirs = (load_file(run / "best" / f"{file}.safetensors") for run in (two, one))
-        assert {key: value.shape for key, value in ours.items()} == {key: v.shape for key, v in theirs.items()}
+        assert {key: value.shape for key, value in ours.items()} == {
+            key: v.shape for key, v in theirs.items()
+        }
 
 
-def test_spread_weights_go_on_elsewhere_and_back(task):
+def test_sharded_weights_are_resumed_elsewhere_and_back(task):
     """Two ranks, one with accumulation, two with accumulation."""
     stage = {"name": "joint", "objective": "cbmi", "language_model": "joint", "steps": 9}
-    whole = train(task, "never-spread", stages=[stage], **batch(200))
+    whole = train(task, "never-sharded", stages=[stage], **batch(200))
     train(task, "wandering", ranks=2, stages=[stage | {"steps": 3}], parallel="fsdp", **batch(100))
     train(task, "wandering", stages=[stage | {"steps": 6}], **batch(100))
     wandering = train(task, "wandering", ranks=2, stages=[stage], parallel="fsdp", **batch(100))
@@ -158,14 +168,18 @@ def test_spread_weights_go_on_elsewhere_and_back(task):
     assert_same_course(split, whole)
 
 
-def test_every_objective_goes_with_spread_weights(task):
+def test_every_objective_works_with_sharded_weights(task):
     stages = every_objective(task, steps=1)
     one = train(task, "one-of-all", stages=stages, **NO_SEARCH, **batch(200))
-    two = train(task, "all-spread", ranks=2, stages=stages, **NO_SEARCH, parallel="fsdp", **batch(100))
+    two = train(
+        task, "all-sharded", ranks=2, stages=stages, **NO_SEARCH, parallel="fsdp", **batch(100)
+    )
     assert_same_course(two, one)
 
 
 def test_memory_is_saved_and_nothing_changes(task):
     plain = train(task, "kept", stages=JOINT)
-    spared = train(task, "spared", stages=JOINT, memory={"head_tokens": 7, "recompute_layers": True})
+    spared = train(
+        task, "spared", stages=JOINT, memory={"head_tokens": 7, "recompute_layers": True}
+    )
     assert_same_course(spared, plain)

@@ -15,8 +15,10 @@ def meter():
 
 
 def test_quantiles_are_those_of_the_real_tokens():
-    meter_, random = meter(), np.random.default_rng(0)
-    weights, mask = random.exponential(1, 200), random.random(200) < 0.7
+    meter_ = meter()
+    random = np.random.default_rng(0)
+    weights = random.exponential(1, 200)
+    mask = random.random(200) < 0.7
     meter_.sample(torch.tensor(weights), torch.tensor(mask))
     found = meter_.quantiles()
     assert list(found.values()) == pytest.approx(
@@ -25,10 +27,12 @@ def test_quantiles_are_those_of_the_real_tokens():
 
 
 def test_a_long_time_between_two_readings_takes_no_more_memory():
-    """Weights that grow from 0 to 1 over ten thousand steps: samples from all of that time are kept."""
+    """Weights grow from 0 to 1 over ten thousand steps; samples are kept from all of them."""
     meter_ = meter()
     for step in range(10_000):
         meter_.sample(torch.full((900,), step / 10_000), torch.ones(900, dtype=torch.bool))
     assert meter_.samples.shape == (SAMPLES + 1, 256)
     found = meter_.quantiles()
-    assert [found[f"weight_q{q:02}"] for q in QUANTILES] == pytest.approx([q / 100 for q in QUANTILES], abs=0.08)
+    assert [found[f"weight_q{q:02}"] for q in QUANTILES] == pytest.approx(
+        [q / 100 for q in QUANTILES], abs=0.08
+    )

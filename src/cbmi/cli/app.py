@@ -1,4 +1,4 @@
-"""The program, and what its commands share: arguments of the same meaning, where results are written."""
+"""The program, and what its commands share: common arguments, and where results are written."""
 
 from __future__ import annotations
 
@@ -18,23 +18,32 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Train better translation models by deciding, token by token, how much each training token should count.",
+    help="Train translation models; decide, token by token, how much each token should count.",
 )
 
 RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
-    str | None, typer.Option(help="A folder of RUN/checkpoints to use instead of the best.", metavar="NAME")
+    str | None,
+    typer.Option(help="A folder of RUN/checkpoints to use instead of the best.", metavar="NAME"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")
+]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
-TargetFile = Annotated[str | None, typer.Option(metavar="FILE", help="Their translations; none with a .tsv.")]
+TargetFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Their translations; none with a .tsv.")
+]
 SOURCE_HELP = "Source sentences; or a .tsv of sources and translations."
 Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
-LengthPenalty = Annotated[float, typer.Option(min=0, help="Scores are divided by length to this power.")]
+LengthPenalty = Annotated[
+    float, typer.Option(min=0, help="Scores are divided by length to this power.")
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -48,7 +57,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """What holds for every command; the help text of the program stands above."""
@@ -56,7 +68,7 @@ def options(
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """Training that SIGTERM stopped has done what it was told: status 0. After Ctrl-C a script should not go on."""
+    """Training that SIGTERM stopped has done as told: status 0. Ctrl-C should stop scripts: 130."""
     from cbmi.training.train import Stopped
 
     try:
@@ -83,13 +95,16 @@ def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
         return
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+    with (
+        atomic_file(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="\n") as file,
+    ):
         yield file
 
 
 @contextmanager
 def spool(path: Path | None) -> Iterator[Path]:
-    """A file beside `path`, or among the system's temporary ones, for what has to wait before it can be written."""
+    """A temporary file, beside `path` if possible, for what has to wait before it is written."""
     from cbmi.files import disk_errors
 
     beside = path.resolve().parent if path and (path.is_file() or not path.exists()) else None
@@ -114,5 +129,7 @@ def pair_files(source: str, target: str | None) -> tuple[str, ...]:
             raise UserError(f"--target: {source} has both sides; leave out {target}.")
         return source, target
     if not both_sides:
-        raise UserError(f"--target: name the translations of {source}; only a .tsv holds both sides.")
+        raise UserError(
+            f"--target: name the translations of {source}; only a .tsv holds both sides."
+        )
     return (source,)

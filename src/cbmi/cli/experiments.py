@@ -1,4 +1,4 @@
-"""Commands of experiments: many runs and their report, and corpora to run them on."""
+"""Commands for experiments: many runs and their report, and corpora to run them on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import typer
 
 from cbmi.cli.app import Overrides, app, stopping
 
-corpus = typer.Typer(no_args_is_help=True, help="Corpora by name: the built-in one, and public ones.")
+corpus = typer.Typer(
+    no_args_is_help=True, help="Corpora by name: the built-in one, and public ones."
+)
 app.add_typer(corpus, name="corpus")
 
 
@@ -17,28 +19,40 @@ app.add_typer(corpus, name="corpus")
 def experiment(
     file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the jobs and how long they may take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the jobs and how long they may take.")
+    ] = False,
     devices: Annotated[
-        str, typer.Option(help="A job at a time on each: cuda:0,cuda:1; one named twice has two side by side.")
+        str,
+        typer.Option(
+            help="One job at a time on each: cuda:0,cuda:1; one named twice runs two side by side."
+        ),
     ] = "auto",
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only the I-th of N parts of the jobs, from 0/N to N-1/N.")
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Only the I-th of N parts of the jobs, from 0/N to N-1/N."
+        ),
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Only write the report of what is there.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Only write the report of what is there.")
+    ] = False,
 ) -> None:
-    """Train, translate, test and report tasks × systems × seeds; the same command goes on where it stopped."""
+    """Train, translate, test and report tasks × systems × seeds; the same command resumes it."""
     from cbmi.experiments.experiment import run_experiment
     from cbmi.experiments.settings import read_experiment
 
-    plan = read_experiment(file, overrides or [])
+    settings = read_experiment(file, overrides or [])
     with stopping():
-        status = run_experiment(plan, devices.split(","), shard, dry_run=dry_run, report_only=report)
+        status = run_experiment(
+            settings, devices.split(","), shard, dry_run=dry_run, report_only=report
+        )
     raise typer.Exit(status)
 
 
 @corpus.command("list")
 def corpus_list() -> None:
-    """List the corpora that there are."""
+    """List the corpora by name."""
     from cbmi.interop.corpora import listing
 
     print(listing())
@@ -47,9 +61,11 @@ def corpus_list() -> None:
 @corpus.command("get")
 def corpus_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of `cbmi corpus list`.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The folder; else data/NAME.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The folder; else data/NAME.")
+    ] = None,
 ) -> None:
-    """Bring a corpus to where the recipes look for it, and check its size; public ones are downloaded."""
+    """Put a corpus where the recipes look for it; public ones are downloaded, and checked."""
     from cbmi.interop.corpora import get_corpus
 
     get_corpus(name, output or Path("data") / name)

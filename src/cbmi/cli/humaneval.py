@@ -10,7 +10,9 @@ import typer
 from cbmi.cli.app import Host, Output, Port, app, writer
 from cbmi.errors import UserError
 
-humaneval = typer.Typer(no_args_is_help=True, help="Have people rate adequacy and fluency, blindly.")
+humaneval = typer.Typer(
+    no_args_is_help=True, help="Have people rate adequacy and fluency, blindly."
+)
 app.add_typer(humaneval, name="humaneval")
 StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The study's folder.")]
 Annotator = Annotated[str, typer.Option(metavar="NAME", help="Such as annotator-1.")]
@@ -19,24 +21,35 @@ Annotator = Annotated[str, typer.Option(metavar="NAME", help="Such as annotator-
 @humaneval.command("create")
 def humaneval_create(
     source: Annotated[str, typer.Option(metavar="FILE", help="Source sentences.")],
-    system: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="A system's translations; several times.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder of the new study.")],
+    system: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=FILE", help="A system's translations; may be given several times."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="The folder of the new study.")
+    ],
     reference: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Reference translations, if they are to be shown.")
+        str | None,
+        typer.Option(metavar="FILE", help="Reference translations, if they are to be shown."),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Lines drawn at random.")] = 100,
     annotators: Annotated[int, typer.Option(min=1, max=100, help="How many people rate.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of the drawing and the orders.")] = 1,
 ) -> None:
     """Draw lines of a test set and make a study of several systems' translations of them."""
-    from cbmi.analysis.study import create_study
+    from cbmi.humaneval.study import create_study
 
-    systems = [tuple(one.split("=", 1)) for one in system]
-    for one, parts in zip(system, systems, strict=True):
-        if len(parts) != 2 or not all(parts):
-            raise UserError(f"--system: '{one}' should be NAME=FILE.")
+    systems = []
+    for choice in system:
+        name, _, file = choice.partition("=")
+        if not name or not file:
+            raise UserError(f"--system: '{choice}' should be NAME=FILE.")
+        systems.append((name, file))
     study = create_study(output, source, reference, systems, sample, annotators, seed)
-    print(f"{output}: {study.size()} translations of {sample} lines. Serve it with: cbmi humaneval serve {output}")
+    print(f"{output}: {study.size()} translations of {sample} lines.")
+    print(f"Serve it with: cbmi humaneval serve {output}")
 
 
 @humaneval.command("serve")
@@ -50,21 +63,24 @@ def humaneval_serve(folder: StudyFolder, host: Host = "127.0.0.1", port: Port = 
 @humaneval.command("report")
 def humaneval_report(
     folder: StudyFolder,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A folder; else DIR/report.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A folder; else DIR/report.")
+    ] = None,
 ) -> None:
     """Say what came out: means, intervals, tests, agreement; as text, page, LaTeX and CSV."""
-    from cbmi.analysis.study import open_study
-    from cbmi.analysis.study_report import write_report
+    from cbmi.humaneval.report import write_study_report
+    from cbmi.humaneval.study import open_study
 
     where = output or folder / "report"
-    print(write_report(open_study(folder), where))
+    print(write_study_report(open_study(folder), where))
     print(f"{where}: report.html, report.md, table.tex, systems.csv, ratings.csv")
 
 
 @humaneval.command("export")
 def humaneval_export(folder: StudyFolder, annotator: Annotator, output: Output = None) -> None:
     """Write an annotator's items as CSV, for people who rate in a spreadsheet."""
-    from cbmi.analysis.study import export_sheet, open_study
+    from cbmi.humaneval.sheets import export_sheet
+    from cbmi.humaneval.study import open_study
 
     with writer(output) as out:
         export_sheet(open_study(folder), annotator, out)
@@ -73,11 +89,14 @@ def humaneval_export(folder: StudyFolder, annotator: Annotator, output: Output =
 @humaneval.command("import")
 def humaneval_import(
     folder: StudyFolder,
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="A sheet of `humaneval export`, filled in.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.csv", help="A sheet of `humaneval export`, filled in.")
+    ],
     annotator: Annotator,
 ) -> None:
     """Read an annotator's ratings from CSV."""
-    from cbmi.analysis.study import import_sheet, open_study
+    from cbmi.humaneval.sheets import import_sheet
+    from cbmi.humaneval.study import open_study
 
     read, replaced = import_sheet(open_study(folder), annotator, file)
     print(f"{read} ratings read" + (f", {replaced} of them in place of others" if replaced else ""))

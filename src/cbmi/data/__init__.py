@@ -1,1 +1,1 @@
-"""Text to pieces to memory-mapped ids to batches; the built-in demo corpus."""
+"""Text → vocabulary → ids on disk, and what is computed from them once: statistics, weights."""

@@ -4,90 +4,116 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
 
 import numpy as np
 
-from cbmi.config import Data
-from cbmi.data.corpus import Corpus
+from cbmi.config import DataSettings
+from cbmi.data.corpus import Corpus, CorpusMeta, read_meta
 from cbmi.data.text import count_lines, is_copy, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, digest, read_json, to_json
+from cbmi.files import atomic_folder, digest, to_json
 from cbmi.progress import bar, say
 
 CHUNK = 20_000  # pairs encoded at a time
-SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about so many lines at most, drawn at random
+SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about this many lines at most, at random
 LONGEST_VALIDATION = 1024  # pieces per side
-MANY_COPIES = 0.01  # of the pairs: more of them are worth a word
+MANY_COPIES = 0.01  # share of the pairs above which copies are worth a word
 
 
 def vocabulary_files(folder: Path, shared: bool) -> tuple[Path, Path]:
+    """The model files of the source and the target vocabulary; the same one if it is shared."""
     if shared:
         return folder / "shared.model", folder / "shared.model"
     return folder / "source.model", folder / "target.model"
 
 
 def load_vocabularies(folder: Path, shared: bool) -> tuple[Vocabulary, Vocabulary]:
-    """Source and target vocabulary; the same object where they are shared."""
-    source, target = vocabulary_files(folder, shared)
-    first = Vocabulary.load(source)
-    return first, first if shared else Vocabulary.load(target)
+    """Source and target vocabulary; the same object if it is shared."""
+    source_file, target_file = vocabulary_files(folder, shared)
+    source = Vocabulary.load(source_file)
+    target = source if shared else Vocabulary.load(target_file)
+    return source, target
 
 
-def prepare(data: Data, folder: Path) -> None:
+def prepare_corpora(data: DataSettings, folder: Path) -> None:
     """Make what is missing of `folder`/vocab, `folder`/data/train and `folder`/data/valid."""
+    vocabulary_folder = folder / "vocab"
+    train_folder = folder / "data" / "train"
+    valid_folder = folder / "data" / "valid"
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "vocab").exists():
+    if not vocabulary_folder.exists():
         say(f"Learning the vocabulary: {data.vocabulary.size:,} pieces")
-        learn_vocabularies(data, folder / "vocab")
-    source, target = load_vocabularies(folder / "vocab", data.vocabulary.shared)
-    if not (folder / "data" / "train").exists():
-        encode(data.train, source, target, folder / "data" / "train", data.max_length, data.drop_copies)
-        _report_copies(folder / "data" / "train")
-    if data.valid and not (folder / "data" / "valid").exists():
-        encode(data.valid, source, target, folder / "data" / "valid", LONGEST_VALIDATION)
-    for part, files in (("train", data.train), ("valid", data.valid)):
-        if files:
-            check_unchanged(folder / "data" / part, files)
+        learn_vocabularies(data, vocabulary_folder)
+    source, target = load_vocabularies(vocabulary_folder, data.vocabulary.shared)
+    if not train_folder.exists():
+        encode(data.train, source, target, train_folder, data.max_length, data.drop_copies)
+        _report_copies(train_folder)
+    if data.valid and not valid_folder.exists():
+        encode(data.valid, source, target, valid_folder, LONGEST_VALIDATION)
+    check_unchanged(train_folder, data.train)
+    if data.valid:
+        check_unchanged(valid_folder, data.valid)
 
 
 def check_unchanged(folder: Path, files: tuple[str, ...]) -> None:
-    """Refuse to go on with prepared data if the files that they were made of are not the same any more."""
-    meta = read_json(folder / "meta.json")
-    for path, known in zip(files, meta["sha256"], strict=True):
+    """Refuse prepared data if the files that they were made from have changed."""
+    meta = read_meta(folder)
+    for path, known in zip(files, meta.sha256, strict=True):
         if digest(path) != known:
             raise UserError(
-                f"{path} has changed since {folder} was prepared from it: bring it back, or begin the run anew."
+                f"{path} has changed since {folder} was prepared from it: "
+                "restore it, or start the run from scratch."
             )
 
 
-def learn_vocabularies(data: Data, folder: Path) -> None:
-    def lines(sides: tuple[int, ...]) -> Iterator[str]:
-        share, draw = SAMPLE_LINES / max(1, pairs * len(sides)), random.Random(0)
-        for pair in _usable(data):
-            if share >= 1 or draw.random() < share:
-                for side in sides:
-                    yield pair[side]
-
-    if next(_usable(data), None) is None:
-        what = "no pair with text on both sides" + (" that is not a copy" if data.drop_copies else "")
+def learn_vocabularies(data: DataSettings, folder: Path) -> None:
+    """Learn the vocabulary of both sides, or one for each, into `folder`."""
+    if next(_usable_pairs(data), None) is None:
+        what = "no pair with text on both sides"
+        if data.drop_copies:
+            what += " that is not a copy"
         raise UserError(f"{' and '.join(data.train)}: there is {what} to train on.")
-    pairs = count_lines(data.train[0])
+    pairs = count_lines(data.train[0]) or 0
     with atomic_folder(folder) as temporary:
-        files = vocabulary_files(temporary, data.vocabulary.shared)
-        sides = [(0, 1)] if data.vocabulary.shared else [(0,), (1,)]
-        for path, side in zip(files, sides, strict=False):
-            path.write_bytes(learn(lines(side), data.vocabulary.size).model)
+        source_file, target_file = vocabulary_files(temporary, data.vocabulary.shared)
+        size = data.vocabulary.size
+        if data.vocabulary.shared:
+            source_file.write_bytes(learn(_sample(data, (0, 1), pairs), size).model)
+        else:
+            source_file.write_bytes(learn(_sample(data, (0,), pairs), size).model)
+            target_file.write_bytes(learn(_sample(data, (1,), pairs), size).model)
 
 
-def _usable(data: Data) -> Iterator[tuple[str, str]]:
+def _sample(data: DataSettings, sides: tuple[int, ...], pairs: int) -> Iterator[str]:
+    """Lines of these sides (0: source, 1: target) to learn from.
+
+    All lines of a small corpus; of a large one about `SAMPLE_LINES`, the same every time.
+    """
+    share = SAMPLE_LINES / max(1, pairs * len(sides))
+    draw = random.Random(0)
+    for pair in _usable_pairs(data):
+        if share >= 1 or draw.random() < share:
+            for side in sides:
+                yield pair[side]
+
+
+def _usable_pairs(data: DataSettings) -> Iterator[tuple[str, str]]:
     for pair in read_pairs(data.train, Counter()):
-        if pair[0].strip() and pair[1].strip() and not (data.drop_copies and is_copy(pair)):
+        unwanted_copy = data.drop_copies and is_copy(pair)
+        if _has_text(pair) and not unwanted_copy:
             yield pair
+
+
+def _has_text(pair: tuple[str, str]) -> bool:
+    """Whether neither side is empty."""
+    source, target = pair
+    return bool(source.strip()) and bool(target.strip())
 
 
 def encode(
@@ -98,98 +124,154 @@ def encode(
     longest: int,
     drop_copies: bool = False,
 ) -> None:
-    """Encode a parallel corpus into `folder`; pairs that are empty, over `longest` pieces, or copies if they are not
-    wanted, are left out."""
-    counts: Counter[str] = Counter()
+    """Encode a parallel corpus into `folder`.
+
+    Left out and counted: pairs with an empty side, pairs with over `longest` pieces on a side, and
+    copies if `drop_copies`.
+    """
+    repairs: Counter[str] = Counter()
     dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
     with atomic_folder(folder) as temporary:
-        sides = [_Writer(temporary, name, dtype) for name in ("source", "target")]
-        with bar(title, count_lines(files[0]), "pairs") as progress, open(temporary / "lines", "wb") as numbers:
-            pairs = read_pairs(files, counts)
+        with (
+            _SideWriter(temporary, "source", source, dtype) as source_side,
+            _SideWriter(temporary, "target", target, dtype) as target_side,
+            open(temporary / "lines", "wb") as line_numbers,
+            bar(title, count_lines(files[0]), "pairs") as progress,
+        ):
+            encoder = _Encoder(source_side, target_side, longest, drop_copies)
+            pairs = read_pairs(files, repairs)
             while chunk := list(islice(pairs, CHUNK)):
-                wanted = _wanted(chunk, drop_copies, counts)
-                kept = wanted[_encode_chunk([chunk[i] for i in wanted], (source, target), sides, longest, counts)]
-                numbers.write((progress.done + kept).tobytes())
+                kept = encoder.add(chunk)
+                line_numbers.write((progress.done + kept).tobytes())
                 progress.advance(len(chunk))
-        if not counts["pairs"]:
-            raise UserError(f"{' and '.join(files)}: no usable pair is left ({_left_out(counts, longest)}).")
-        tokens = {side.name: side.close() for side in sides}
-        meta = {"pairs": counts["pairs"], "dtype": dtype.name, "tokens": tokens, "files": list(files)}
-        meta["left_out"] = {name: counts[name] for name in ("empty", "too_long", "copies")}
-        meta["copies"] = counts["copies kept"]
-        meta["repaired_lines"] = counts["repaired"]
-        meta["sha256"] = [digest(path) for path in files]
-        (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
-    say(f"{title}: {counts['pairs']:,} pairs, {sum(tokens.values()):,} pieces; {_left_out(counts, longest)}")
+        tally = encoder.tally
+        left_out = _left_out(tally, longest, repairs["repaired"])
+        if not tally.kept:
+            raise UserError(f"{' and '.join(files)}: no usable pair is left ({left_out}).")
+        meta = CorpusMeta(
+            pairs=tally.kept,
+            dtype=dtype.name,
+            tokens={"source": source_side.tokens, "target": target_side.tokens},
+            files=tuple(files),
+            left_out={"empty": tally.empty, "too_long": tally.too_long, "copies": tally.copies},
+            copies=tally.copies_kept,
+            repaired_lines=repairs["repaired"],
+            sha256=tuple(digest(path) for path in files),
+        )
+        (temporary / "meta.json").write_text(to_json(meta.to_json()), encoding="utf-8")
+    pieces = source_side.tokens + target_side.tokens
+    say(f"{title}: {tally.kept:,} pairs, {pieces:,} pieces; {left_out}")
+
+
+@dataclass
+class _Tally:
+    """What became of the pairs of a text."""
+
+    kept: int = 0
+    copies_kept: int = 0  # of those that were kept
+    empty: int = 0
+    too_long: int = 0
+    copies: int = 0  # left out for that
+
+
+def _left_out(tally: _Tally, longest: int, repaired: int) -> str:
+    text = f"left out: {tally.empty:,} with an empty side, {tally.too_long:,} over {longest} pieces"
+    if tally.copies:
+        text += f", {tally.copies:,} copies"
+    if repaired:
+        text += f", {repaired:,} lines repaired (byte-order mark, NUL)"
+    return text
 
 
 def _report_copies(folder: Path) -> None:
-    meta = read_json(folder / "meta.json")
-    if (share := meta["copies"] / meta["pairs"]) > MANY_COPIES:
+    meta = read_meta(folder)
+    share = meta.copies / meta.pairs
+    if share > MANY_COPIES:
         say(
-            f"{meta['copies']:,} of the training pairs ({share:.1%}) are copies, target the same as source; such "
-            "pairs teach a model to copy (data.drop_copies=true leaves them out)."
+            f"{meta.copies:,} of the training pairs ({share:.1%}) are copies: the target equals "
+            "the source; such pairs teach a model to copy (data.drop_copies=true leaves them out)."
         )
 
 
-def _left_out(counts: Counter[str], longest: int) -> str:
-    parts = [f"left out: {counts['empty']:,} with an empty side, {counts['too_long']:,} over {longest} pieces"]
-    if counts["copies"]:
-        parts.append(f"{counts['copies']:,} copies")
-    if counts["repaired"]:
-        parts.append(f"{counts['repaired']:,} lines repaired (byte-order mark, NUL)")
-    return ", ".join(parts)
-
-
-def _wanted(chunk: list[tuple[str, str]], drop_copies: bool, counts: Counter[str]) -> np.ndarray:
-    """Places of the pairs that have text on both sides and are no copies, if those are not wanted."""
-    filled = [i for i, pair in enumerate(chunk) if pair[0].strip() and pair[1].strip()]
-    wanted = [i for i in filled if not (drop_copies and is_copy(chunk[i]))]
-    counts["empty"] += len(chunk) - len(filled)
-    counts["copies"] += len(filled) - len(wanted)
-    return np.array(wanted, dtype=np.int64)
-
-
-def _encode_chunk(
-    chunk: list[tuple[str, str]],
-    vocabularies: tuple[Vocabulary, Vocabulary],
-    sides: list[_Writer],
-    longest: int,
-    counts: Counter[str],
-) -> np.ndarray:
-    """Append a chunk's pairs to both sides; gives the places in the chunk of those that were kept."""
-    ids = [v.encode([pair[side] for pair in chunk]) for side, v in enumerate(vocabularies)]
-    lengths = np.array([[len(line) for line in side] for side in ids], dtype=np.int64).reshape(2, -1)
-    kept = np.flatnonzero((lengths <= longest).all(axis=0))
-    counts["too_long"] += len(chunk) - len(kept)
-    counts["pairs"] += len(kept)
-    counts["copies kept"] += sum(is_copy(chunk[i]) for i in kept)
-    for writer, side, side_lengths in zip(sides, ids, lengths, strict=True):
-        writer.add([side[i] for i in kept], side_lengths[kept])
-    return kept
-
-
-class _Writer:
+class _SideWriter:
     """Appends one side's ids and offsets to their files."""
 
-    def __init__(self, folder: Path, name: str, dtype: np.dtype) -> None:
-        self.name, self.dtype, self.end = name, dtype, 0
-        self.ids: BinaryIO = open(folder / f"{name}.ids", "wb")
-        self.offsets: BinaryIO = open(folder / f"{name}.offsets", "wb")
+    def __init__(self, folder: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> None:
+        self.vocabulary = vocabulary
+        self.dtype = dtype
+        self.tokens = 0  # written so far
+        self.ids = open(folder / f"{name}.ids", "wb")
+        self.offsets = open(folder / f"{name}.offsets", "wb")
         self.offsets.write(np.int64(0).tobytes())
 
-    def add(self, sentences: list[list[int]], lengths: np.ndarray) -> None:
-        flat = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=int(lengths.sum()))
-        self.ids.write(flat.tobytes())
-        self.offsets.write((self.end + np.cumsum(lengths)).tobytes())
-        self.end += int(lengths.sum())
+    def __enter__(self) -> _SideWriter:
+        return self
 
-    def close(self) -> int:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.ids.close()
         self.offsets.close()
-        return self.end
+
+    def add(self, sentences: Sequence[Sequence[int]]) -> None:
+        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+        total = int(lengths.sum())
+        flat = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=total)
+        self.ids.write(flat.tobytes())
+        self.offsets.write((self.tokens + np.cumsum(lengths)).tobytes())
+        self.tokens += total
+
+
+class _Encoder:
+    """Encodes pairs chunk by chunk, writes those that are kept, and counts."""
+
+    def __init__(
+        self, source: _SideWriter, target: _SideWriter, longest: int, drop_copies: bool
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.longest = longest
+        self.drop_copies = drop_copies
+        self.tally = _Tally()
+
+    def add(self, chunk: Sequence[tuple[str, str]]) -> np.ndarray:
+        """Write the usable pairs of a chunk; returns their places in the chunk."""
+        wanted = self._wanted(chunk)
+        sources = self.source.vocabulary.encode([chunk[place][0] for place in wanted])
+        targets = self.target.vocabulary.encode([chunk[place][1] for place in wanted])
+        kept = []
+        kept_sources = []
+        kept_targets = []
+        for place, source, target in zip(wanted, sources, targets, strict=True):
+            if len(source) > self.longest or len(target) > self.longest:
+                self.tally.too_long += 1
+                continue
+            kept.append(place)
+            kept_sources.append(source)
+            kept_targets.append(target)
+            self.tally.copies_kept += is_copy(chunk[place])
+        self.tally.kept += len(kept)
+        self.source.add(kept_sources)
+        self.target.add(kept_targets)
+        return np.array(kept, dtype=np.int64)
+
+    def _wanted(self, chunk: Sequence[tuple[str, str]]) -> list[int]:
+        """Places of the pairs that have text on both sides and are not unwanted copies."""
+        wanted = []
+        for place, pair in enumerate(chunk):
+            if not _has_text(pair):
+                self.tally.empty += 1
+            elif self.drop_copies and is_copy(pair):
+                self.tally.copies += 1
+            else:
+                wanted.append(place)
+        return wanted
 
 
 def open_corpus(folder: Path, part: str) -> Corpus:
+    """The prepared data of a run directory; `part`: "train" or "valid"."""
     return Corpus(folder / "data" / part)

@@ -1,4 +1,4 @@
-"""Parallel text as a stream of pairs, whatever the files are packed in."""
+"""Parallel text as a stream of pairs, from plain or compressed files."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import io
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
+from typing import Any, BinaryIO
 
-from cbmi.errors import UserError
+from cbmi.errors import UserError, import_extra
 from cbmi.progress import say
 
 BYTE_ORDER_MARK = "\ufeff"
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+ZST_CHUNK = 1 << 16  # compressed bytes read at a time
+COUNT_CHUNK = 1 << 20  # bytes read at a time to count lines
 
 
-def open_bytes(path: str) -> BinaryIO:
-    """The plain bytes of a file that may be packed (.gz, .xz, .zst)."""
+def open_bytes(path: str) -> io.BufferedIOBase:
+    """The plain bytes of a file that may be compressed (.gz, .xz, .zst)."""
     try:
         if Path(path).is_dir():
             raise UserError(f"{path}: this is a folder, not a text file.")
@@ -36,37 +39,47 @@ def open_bytes(path: str) -> BinaryIO:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
 
 
-def _open_zst(path: str) -> BinaryIO:
-    try:
-        import zstandard
-    except ImportError:
-        raise UserError(f"{path}: reading .zst needs the extra 'zstd': pip install 'cbmi[zstd]'.") from None
-    return io.BufferedReader(_ZstReader(open(path, "rb"), zstandard), 1 << 16)
+def _open_zst(path: str) -> io.BufferedReader:
+    zstandard = import_extra("zstandard", f"{path}: reading .zst", "zstd")
+    return io.BufferedReader(_ZstReader(open(path, "rb"), zstandard), ZST_CHUNK)
 
 
 class _ZstReader(io.RawIOBase):
-    """The plain bytes of zstd frames; unlike the library's own reader it notices a file that breaks off."""
+    """The plain bytes of a file of zstd frames.
 
-    def __init__(self, packed: BinaryIO, zstandard) -> None:
-        self.packed, self.zstandard = packed, zstandard
-        self.frame, self.plain = None, b""
+    Unlike the library's own reader, it notices a file that breaks off.
+    """
+
+    def __init__(self, compressed: BinaryIO, zstandard: ModuleType) -> None:
+        self.compressed = compressed
+        self.zstandard = zstandard
+        self.frame: Any = None  # decompresses the current frame
+        self.plain = b""  # decompressed, but not yet handed out
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         while not self.plain:
-            chunk = (self.frame.unused_data if self.frame and self.frame.eof else b"") or self.packed.read(1 << 16)
+            chunk = self._next_chunk()
             if not chunk:
-                if self.frame and not self.frame.eof:
+                if self.frame is not None and not self.frame.eof:
                     raise EOFError("the file breaks off")
                 return 0
-            self._unpack(chunk)
+            self._decompress(chunk)
         size = min(len(buffer), len(self.plain))
-        buffer[:size], self.plain = self.plain[:size], self.plain[size:]
+        buffer[:size] = self.plain[:size]
+        self.plain = self.plain[size:]
         return size
 
-    def _unpack(self, chunk: bytes) -> None:
+    def _next_chunk(self) -> bytes:
+        """Compressed bytes: what the last frame left over, or else the next ones of the file."""
+        if self.frame is not None and self.frame.eof and self.frame.unused_data:
+            left_over: bytes = self.frame.unused_data
+            return left_over
+        return self.compressed.read(ZST_CHUNK)
+
+    def _decompress(self, chunk: bytes) -> None:
         if self.frame is None or self.frame.eof:
             self.frame = self.zstandard.ZstdDecompressor().decompressobj()
         try:
@@ -76,31 +89,37 @@ class _ZstReader(io.RawIOBase):
 
 
 def read_lines(path: str, counts: Counter[str]) -> Iterator[str]:
-    """The lines of a UTF-8 file, packed or not, as `decode_lines` gives them."""
+    """The lines of a UTF-8 file, compressed or not, as `decode_lines` gives them."""
     with open_bytes(path) as file:
         yield from decode_lines(file, path, counts)
 
 
 def count_lines(path: str) -> int | None:
-    """How many lines `read_lines` will give: a quick pass over the bytes, so that progress can show an end.
-    None where bytes can be read only once, as of a pipe."""
+    """How many lines `read_lines` will give, so that progress can show an end.
+
+    This is a quick pass over the bytes. None for a pipe, whose bytes can be read only once.
+    """
     if not Path(path).is_file():
         return None
-    lines, last = 0, b"\n"
+    line_ends = 0
+    last_byte = b"\n"
     try:
         with open_bytes(path) as file:
-            while chunk := file.read(1 << 20):
-                lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+            while chunk := file.read(COUNT_CHUNK):
+                line_ends += chunk.count(b"\n")
+                last_byte = chunk[-1:]
     except (*BROKEN_ARCHIVE, OSError):
-        pass  # reading it in earnest will say what is wrong
-    return lines + (last != b"\n")
+        # Whoever reads the lines themselves is told what is wrong.
+        pass
+    has_open_line = last_byte != b"\n"
+    return line_ends + has_open_line
 
 
-def decode_lines(file: BinaryIO, path: str, counts: Counter[str]) -> Iterator[str]:
+def decode_lines(file: Iterable[bytes], path: str, counts: Counter[str]) -> Iterator[str]:
     """Lines of UTF-8 without their ends. Only LF (or CR LF) ends a line.
 
-    A byte-order mark at the start is taken off and NUL characters become spaces; `counts["repaired"]`
-    says in how many lines.
+    A byte-order mark at the start is removed, and NUL characters become spaces;
+    `counts["repaired"]` says in how many lines. `path` is for errors.
     """
     number = 0
     try:
@@ -117,14 +136,17 @@ def _clean(raw: bytes, path: str, number: int, counts: Counter[str]) -> str:
     try:
         line = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}).") from None
-    if (number == 1 and line.startswith(BYTE_ORDER_MARK)) or "\0" in line:
+        byte = error.start + 1
+        raise UserError(f"{path}, line {number}: not valid UTF-8 (byte {byte}).") from None
+    has_mark = number == 1 and line.startswith(BYTE_ORDER_MARK)
+    if has_mark or "\0" in line:
         counts["repaired"] += 1
         line = line.removeprefix(BYTE_ORDER_MARK).replace("\0", " ")
     return line
 
 
 def report_repaired(counts: Counter[str]) -> None:
+    """Say how many lines were repaired, if any."""
     if counts["repaired"]:
         say(f"{counts['repaired']:,} lines were repaired (byte-order mark, NUL).")
 
@@ -134,24 +156,31 @@ def read_pairs(paths: Sequence[str], counts: Counter[str]) -> Iterator[tuple[str
     if len(paths) == 1:
         yield from _read_columns(paths[0], counts)
         return
-    streams = [read_lines(path, counts) for path in paths]
-    for number, (source, target) in enumerate(zip_longest(*streams), start=1):
-        if source is None or target is None:
-            raise UserError(_unequal(paths, streams, number, shorter=0 if source is None else 1))
+    source_path, target_path = paths
+    sources = read_lines(source_path, counts)
+    targets = read_lines(target_path, counts)
+    for number, (source, target) in enumerate(zip_longest(sources, targets), start=1):
+        # zip_longest gives None on the side that has ended.
+        if source is None:
+            more = sum(1 for _ in targets)
+            raise _unequal(paths, number - 1, number + more)
+        if target is None:
+            more = sum(1 for _ in sources)
+            raise _unequal(paths, number + more, number - 1)
         yield source, target
 
 
 def check_pairs(paths: Sequence[str]) -> int:
-    """Read a parallel corpus for its mistakes: sides of unequal length, lines that are no UTF-8. Gives its length."""
+    """Read a parallel corpus to its end; returns the number of pairs.
+
+    A side that is longer than the other, or a line that is not UTF-8, is an error.
+    """
     return sum(1 for _ in read_pairs(paths, Counter()))
 
 
-def _unequal(paths: Sequence[str], streams: list[Iterator[str]], number: int, shorter: int) -> str:
-    lines = [0, 0]
-    lines[shorter] = number - 1
-    lines[1 - shorter] = number + sum(1 for _ in streams[1 - shorter])
-    return (
-        f"{paths[0]} has {lines[0]} lines but {paths[1]} has {lines[1]}: "
+def _unequal(paths: Sequence[str], source_lines: int, target_lines: int) -> UserError:
+    return UserError(
+        f"{paths[0]} has {source_lines} lines but {paths[1]} has {target_lines}: "
         "the two sides of a parallel corpus are aligned line by line."
     )
 
@@ -161,12 +190,12 @@ def _read_columns(path: str, counts: Counter[str]) -> Iterator[tuple[str, str]]:
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number}: {len(columns) - 1} tabs where there should be one, between source and "
-                "target (or name two files, one of each)."
+                f"{path}, line {number}: {len(columns) - 1} tabs where there should be one, "
+                "between source and target (or name two files, one for each)."
             )
         yield columns[0], columns[1]
 
 
 def is_copy(pair: tuple[str, str]) -> bool:
-    """Whether the target is nothing but the source again."""
+    """Whether the target equals the source, except for spacing."""
     return pair[0].split() == pair[1].split()

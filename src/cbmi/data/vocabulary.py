@@ -7,24 +7,31 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
 from cbmi.errors import UserError
 from cbmi.progress import say
 
-PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
-SPECIALS = 4  # ids below are no pieces of text
-MOST_THREADS, LINES_A_THREAD = 16, 500  # that encode text; a few lines are not worth a second one
-LONGEST_SAMPLE = 4192  # bytes; longer lines are passed over when the vocabulary is learnt
+PAD = 0
+BOS = 1
+EOS = 2
+UNKNOWN = 3
+SPECIALS = 4  # ids below are special; ids from here on are pieces of text
+
+MAX_ENCODING_THREADS = 16
+LINES_PER_THREAD = 500  # a few lines are not worth a second thread
+LONGEST_SAMPLE = 4192  # bytes; a vocabulary is learnt without longer lines
 
 
 class Vocabulary:
     """One side's pieces. Ids 0 to 3 are padding, begin, end and (never produced) unknown."""
 
     def __init__(self, model: bytes) -> None:
+        """`model`: the content of a sentencepiece model file."""
         self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
@@ -36,46 +43,36 @@ class Vocabulary:
             raise UserError(f"{path}: this is not a sentencepiece model.") from None
 
     def __len__(self) -> int:
-        return self._processor.vocab_size()
+        return int(self._processor.vocab_size())
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, end of sentence included."""
-        threads = min(os.cpu_count() or 1, MOST_THREADS, 1 + len(lines) // LINES_A_THREAD)
-        return self._processor.encode(list(lines), add_eos=True, num_threads=threads)
+        worthwhile = 1 + len(lines) // LINES_PER_THREAD
+        threads = min(os.cpu_count() or 1, MAX_ENCODING_THREADS, worthwhile)
+        ids: list[list[int]] = self._processor.encode(
+            list(lines), add_eos=True, num_threads=threads
+        )
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; special pieces vanish, and a translation never breaks a line."""
-        return self._processor.decode([int(i) for i in ids]).replace("\n", " ").replace("\r", " ")
+        """Text of ids. Special pieces vanish, and line breaks become spaces: it stays a line."""
+        text: str = self._processor.decode([int(i) for i in ids])
+        return text.replace("\n", " ").replace("\r", " ")
 
     def id_of(self, piece: str) -> int:
-        return self._processor.piece_to_id(piece)
+        return int(self._processor.piece_to_id(piece))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
 def learn(lines: Iterable[str], size: int) -> Vocabulary:
-    """Learn a vocabulary of `size` pieces from lines of text; the same lines give the same vocabulary."""
+    """Learn a vocabulary of `size` pieces; the same lines give the same vocabulary."""
     model = io.BytesIO()
-    problems: list[UserError] = []
-    passed_over = learnt_from = 0
-
-    def watched() -> Iterator[str]:  # sentencepiece would wrap the error of a bad corpus in one of its own
-        nonlocal passed_over, learnt_from
-        try:
-            for line in lines:
-                if len(line.encode()) > LONGEST_SAMPLE:
-                    passed_over += 1
-                else:
-                    learnt_from += 1
-                    yield line
-        except UserError as error:
-            problems.append(error)
-            raise
-
+    sample = _Sample(lines)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=watched(),
+            sentence_iterator=iter(sample),
             model_writer=model,
             model_type="bpe",
             vocab_size=size,
@@ -91,17 +88,46 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
             minloglevel=3,
         )
     except RuntimeError as error:
-        if not problems and not learnt_from:
+        # sentencepiece wraps an error of the corpus in one of its own: raise the original.
+        if sample.error is not None:
+            raise sample.error from None
+        if sample.used == 0:
             raise UserError(
                 f"data.train: every line is over {LONGEST_SAMPLE:,} bytes; sentences are expected."
             ) from None
-        raise (problems[0] if problems else UserError(_why_not(str(error), size))) from None
-    if passed_over:
-        say(f"The vocabulary was learnt without {passed_over:,} lines of over {LONGEST_SAMPLE:,} bytes.")
+        raise UserError(_why_not(str(error), size)) from None
+    if sample.skipped:
+        say(
+            f"The vocabulary was learnt without {sample.skipped:,} lines "
+            f"of over {LONGEST_SAMPLE:,} bytes."
+        )
     return Vocabulary(model.getvalue())
 
 
+class _Sample:
+    """Lines to learn from: skips those that are too long, counts, and remembers an error."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = lines
+        self.used = 0
+        self.skipped = 0
+        self.error: UserError | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for line in self.lines:
+                if len(line.encode()) > LONGEST_SAMPLE:
+                    self.skipped += 1
+                else:
+                    self.used += 1
+                    yield line
+        except UserError as error:
+            self.error = error
+            raise
+
+
 def _why_not(message: str, size: int) -> str:
+    """Why sentencepiece refused a size; the bound is told only in the words of its message."""
     most = re.search(r"<= (\d+)", message)
     if most:
         return (
@@ -114,4 +140,5 @@ def _why_not(message: str, size: int) -> str:
             f"data.vocabulary.size: {size} is too small for the letters of this corpus; "
             f"take at least {least.group(1)}."
         )
-    return f"data.vocabulary: sentencepiece could not learn a vocabulary of {size} ({message.strip()})."
+    reason = message.strip()
+    return f"data.vocabulary: sentencepiece could not learn a vocabulary of {size} ({reason})."

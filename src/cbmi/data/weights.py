@@ -1,4 +1,8 @@
-"""Files of weights: a line per pair, on it one number for the pair or one a target token, as Marian reads them."""
+"""Files of weights, in Marian's format.
+
+A file has one line per pair of the training text. A line has one number for the pair, or one number
+per target token.
+"""
 
 from __future__ import annotations
 
@@ -8,58 +12,68 @@ from itertools import islice
 
 import numpy as np
 
-from cbmi.data.corpus import Corpus
+from cbmi.data.corpus import Corpus, TokenValues
 from cbmi.data.text import count_lines, read_lines
 from cbmi.errors import UserError
 from cbmi.progress import bar
 
-PAIRS = 20_000  # read at a time
+BLOCK_LINES = 20_000  # read at a time
 
 
-def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(places of target tokens, their weights), block by block.
+def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValues]:
+    """The weights of the corpus's target tokens, block by block.
 
-    Lines go with the lines of the training text; those of pairs that preparation left out are passed over. Where a
-    line has a number for every token but the end of sentence, that one keeps its weight of 1.
+    `per`: "token" or "pair". The lines belong to the lines of the training text; those of pairs
+    that preparation left out are skipped. A line may leave out the end of sentence: it has no value
+    then, which stands for a weight of 1.
     """
-    offsets, wanted = corpus.target.offsets, corpus.lines
+    offsets = corpus.target.offsets
     pair = 0
+    counts: Counter[str] = Counter()
     with bar("Reading weights", count_lines(file), "lines") as progress:
-        counts: Counter[str] = Counter()
         lines = enumerate(read_lines(file, counts))
-        while block := list(islice(lines, PAIRS)):
-            places, weights = [], []
+        while block := list(islice(lines, BLOCK_LINES)):
+            places = []
+            weights = []
             for number, line in block:
-                if pair < len(wanted) and wanted[pair] == number:
-                    start, end = int(offsets[pair]), int(offsets[pair + 1])
-                    values = _line(line, per, end - start, f"{file}: line {number + 1}")
-                    places.append(np.arange(start, start + len(values)))
-                    weights.append(values)
-                    pair += 1
+                is_left_out = pair == len(corpus) or corpus.lines[pair] != number
+                if is_left_out:
+                    continue
+                start = int(offsets[pair])
+                tokens = int(offsets[pair + 1]) - start
+                of_pair = _weights_of_line(line, per, tokens, f"{file}: line {number + 1}")
+                places.append(np.arange(start, start + len(of_pair)))
+                weights.append(of_pair)
+                pair += 1
             if places:
-                yield np.concatenate(places), np.concatenate(weights)
+                yield TokenValues(np.concatenate(places), np.concatenate(weights))
             progress.advance(len(block))
     if progress.done != corpus.text_lines:
-        raise UserError(f"{file} has {progress.done:,} lines, but the training text has {corpus.text_lines:,}.")
+        raise UserError(
+            f"{file} has {progress.done:,} lines, but the training text has {corpus.text_lines:,}."
+        )
 
 
-def _line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
-    """The weights of one pair's `tokens` target tokens, the end of sentence included or not."""
+def _weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
+    """The weights of one pair, which has `tokens` target tokens, the end of sentence included."""
     try:
-        values = np.array([float(word) for word in text.split()])
+        weights = np.array([float(word) for word in text.split()])
     except ValueError:
-        raise UserError(f"{where} has something that is no number: it is no line of weights.") from None
-    values = np.where(values > np.finfo(np.float32).max, np.inf, values)
-    if not np.isfinite(values).all() or (values < 0).any():
+        raise UserError(
+            f"{where} has something that is not a number; a line of weights has numbers only."
+        ) from None
+    # They are kept in float32: what overflows there is infinite.
+    overflows = weights > np.finfo(np.float32).max
+    if overflows.any() or not np.isfinite(weights).all() or (weights < 0).any():
         raise UserError(f"{where}: a weight is a finite number, 0 or above, in single precision.")
     if per == "pair":
-        if len(values) != 1:
-            raise UserError(f"{where} has {len(values)} numbers, but per: pair wants one.")
-        return np.repeat(values, tokens)
-    if len(values) not in (tokens, tokens - 1):
-        hint = "; for one number a pair, say per: pair" if len(values) == 1 else ""
+        if len(weights) != 1:
+            raise UserError(f"{where} has {len(weights)} numbers, but per: pair wants one.")
+        return np.repeat(weights, tokens)
+    if len(weights) not in (tokens, tokens - 1):
+        hint = "; for one number per pair, say per: pair" if len(weights) == 1 else ""
         raise UserError(
-            f"{where} has {len(values)} numbers for {tokens} target pieces "
+            f"{where} has {len(weights)} numbers for {tokens} target pieces "
             f"(the end of sentence may be left out{hint})."
         )
-    return values
+    return weights

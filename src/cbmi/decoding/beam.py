@@ -1,87 +1,75 @@
 """Beam search with a key/value cache.
 
-A hypothesis of n tokens (end of sentence included) scores log p / n^length_penalty. A sentence is done when none that
-still grows could overtake the best found, or when as many hypotheses have ended as the beam is wide and none that
-grows is ahead of them as it stands. All bookkeeping is in tensors (sentences, beam, ...): no loop over sentences.
+A hypothesis of n tokens (end of sentence included) scores log p / n^length_penalty. A sentence is
+finished when none that still grows could overtake the best found, or when as many hypotheses have
+ended as the beam is wide and none that grows is ahead of them as it stands. All bookkeeping is in
+tensors (sentences, beam, ...): there is no loop over sentences.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.decoding.candidates import Special, best_continuations
-from cbmi.model import LanguageModel, Packed, Translator
+from cbmi.decoding.candidates import (
+    Continuations,
+    Fusion,
+    Hypothesis,
+    SearchSettings,
+    best_continuations,
+    default_limits,
+    hypotheses,
+    is_finished,
+    length_power,
+)
+from cbmi.model import Packed, Translator
 from cbmi.model.attention import to_rows
 from cbmi.model.fusion import fuse
 from cbmi.model.head import output_logits
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    ids: list[int]  # without the end of sentence
-    score: float  # log-probability / length^length_penalty
-    log_probability: float
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """A language model that takes part in the search."""
-
-    language_model: LanguageModel
-    kind: str  # "prenorm" or "postnorm", see `cbmi.model.fusion`
-
-
 @torch.inference_mode()
 def beam_search(
-    model: Translator,
-    source: Packed,
-    special: Special,
-    *,
-    beam: int = 4,
-    length_penalty: float = 0.6,
-    nbest: int = 1,
-    limits: Tensor | None = None,
-    fusion: Fusion | None = None,
+    model: Translator, source: Packed, settings: SearchSettings, limits: Tensor | None = None
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each packed source sentence, best first.
 
-    limits (sentences,): the most tokens a translation may have, end of sentence included; by default twice the
-    source's length plus ten. With `fusion`, the fused scores take the place of the translator's log-probabilities.
+    limits (sentences,): the most tokens a translation may have, end of sentence included; by
+    default twice the source's length plus ten. With `settings.fusion`, the fused scores take the
+    place of the translator's log-probabilities.
     """
     if limits is None:
         limits = default_limits(source.layout.lengths)
-    search = _Search(_Cache(model, source, beam, fusion), source, special, beam, length_penalty, nbest, limits)
+    search = _Search(model, source, settings, limits)
     while not search.finished():
         search.step()
-    return search.results()
-
-
-def default_limits(lengths: Tensor) -> Tensor:
-    """The most tokens that the translations of sentences of these lengths may have, end of sentence included."""
-    return 2 * lengths + 10
+    return hypotheses(search.best_scores, search.best_tokens, settings)
 
 
 class _Search:
-    """The state of a search over the sentences that are still growing (`alive`) and the results of all."""
+    """The state of a search: the sentences that still grow (`alive`), and the results of all."""
 
-    def __init__(self, cache, source, special, beam, length_penalty, nbest, limits) -> None:
-        self.cache, self.special = cache, special
-        self.beam, self.penalty, self.nbest = beam, length_penalty, nbest
+    def __init__(
+        self, model: Translator, source: Packed, settings: SearchSettings, limits: Tensor
+    ) -> None:
+        self.cache = _Cache(model, source, settings.beam, settings.fusion)
+        self.fused = model.runtime.fused(model.output_weight)
+        self.settings = settings
         device = source.ids.device
-        sentences, most = source.layout.sentences, int(limits.max())
+        sentences = source.layout.sentences
+        shape = (sentences, settings.beam, int(limits.max()))
         self.length = 0  # tokens generated so far
-        self.alive = torch.arange(sentences, device=device)  # which sentence each row of the state is
+        self.alive = torch.arange(
+            sentences, device=device
+        )  # which sentence each row of the state is
         self.limits = limits.to(device)
-        self.tokens = torch.full((sentences, beam, most), special.pad, device=device)
-        self.scores = torch.full((sentences, beam), -torch.inf, device=device)
-        self.scores[:, 0] = 0.0
-        self.ended = torch.zeros(sentences, dtype=torch.long, device=device)  # hypotheses that have ended
+        self.tokens = torch.full(shape, settings.special.pad, device=device)
+        self.scores = torch.full(shape[:2], -torch.inf, device=device)
+        self.scores[:, 0] = 0.0  # one hypothesis at first: the empty one
+        self.ended = torch.zeros(sentences, dtype=torch.long, device=device)
         # The best that have ended, for all sentences; rows of `alive` index into them.
-        self.best_scores = torch.full((sentences, beam), -torch.inf, device=device)
+        self.best_scores = torch.full(shape[:2], -torch.inf, device=device)
         self.best_tokens = self.tokens.clone()
 
     def finished(self) -> bool:
@@ -89,100 +77,114 @@ class _Search:
 
     def step(self) -> None:
         """Every growing hypothesis gets one more token."""
-        last = self.tokens[:, :, self.length - 1] if self.length else self.tokens[:, :, 0] * 0 + self.special.begin
+        if self.length:
+            last = self.tokens[:, :, self.length - 1]
+        else:
+            last = torch.full_like(self.tokens[:, :, 0], self.settings.special.begin)
         logits = self.cache.advance(last.reshape(-1), self.length)
         self.length += 1
-        normal = self.cache.fusion is not None
-        best = best_continuations(logits, self.scores, self.limits <= self.length, self.special, normal)
-        self._end(*best)
-        self._grow(*best)
-        self._leave()
+        best = best_continuations(
+            logits,
+            self.scores,
+            self.limits <= self.length,
+            self.settings.special,
+            normalised=self.settings.fusion is not None,
+            fused=self.fused and self.settings.fusion is None,
+        )
+        self._collect_ended(best.first(self.settings.beam))
+        self._grow(best)
+        self._remove_finished()
 
-    def _end(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+    def _collect_ended(self, best: Continuations) -> None:
         """Put hypotheses that end within the beam among the best that have ended."""
-        scores, parents, words = scores[:, : self.beam], parents[:, : self.beam], words[:, : self.beam]
-        ends = (words == self.special.end) & (scores > -torch.inf)
+        ends = (best.tokens == self.settings.special.end) & (best.scores > -torch.inf)
         self.ended += ends.sum(1)
-        new = torch.where(ends, scores / self.length**self.penalty, -torch.inf)
-        rows = torch.arange(len(self.alive), device=new.device)[:, None]
-        tokens = self.tokens[rows, parents].clone()
-        tokens[:, :, self.length - 1] = self.special.end
-        pool = torch.cat([self.best_scores[self.alive], new], dim=1)
-        pool_tokens = torch.cat([self.best_tokens[self.alive], tokens], dim=1)
-        best, chosen = pool.topk(self.beam, dim=1)
-        self.best_scores[self.alive] = best
-        self.best_tokens[self.alive] = pool_tokens[rows, chosen]
+        power = length_power(self.length, self.settings.length_penalty)
+        new_scores = torch.where(ends, best.scores / power, -torch.inf)
+        new_tokens = self.tokens[self._rows(), best.parents].clone()
+        new_tokens[:, :, self.length - 1] = self.settings.special.end
+        pool_scores = torch.cat([self.best_scores[self.alive], new_scores], dim=1)
+        pool_tokens = torch.cat([self.best_tokens[self.alive], new_tokens], dim=1)
+        best_scores, chosen = pool_scores.topk(self.settings.beam, dim=1)
+        self.best_scores[self.alive] = best_scores
+        self.best_tokens[self.alive] = pool_tokens[self._rows(), chosen]
 
-    def _grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+    def _grow(self, best: Continuations) -> None:
         """Keep the `beam` best candidates that do not end."""
-        growing = scores.masked_fill(words == self.special.end, -torch.inf)
-        self.scores, chosen = growing.topk(self.beam, dim=1)
-        parents, words = parents.gather(1, chosen), words.gather(1, chosen)
-        rows = torch.arange(len(self.alive), device=scores.device)[:, None]
-        self.tokens = self.tokens[rows, parents]
-        self.tokens[:, :, self.length - 1] = words
-        self.cache.reorder((rows * self.beam + parents).view(-1))
+        growing = best.scores.masked_fill(best.tokens == self.settings.special.end, -torch.inf)
+        self.scores, chosen = growing.topk(self.settings.beam, dim=1)
+        parents = best.parents.gather(1, chosen)
+        self.tokens = self.tokens[self._rows(), parents]
+        self.tokens[:, :, self.length - 1] = best.tokens.gather(1, chosen)
+        self.cache.reorder((self._rows() * self.settings.beam + parents).view(-1))
 
-    def _leave(self) -> None:
-        """Sentences that are done leave the batch, so they cost nothing more."""
-        found = self.best_scores[self.alive, self.nbest - 1]
-        beaten = found >= self.scores[:, 0] / self.limits.double() ** self.penalty  # whatever comes
-        behind = found >= self.scores[:, 0] / self.length**self.penalty
-        done = beaten | (behind & (self.ended >= self.beam)) | (self.limits <= self.length)
-        if not bool(done.any()):
+    def _remove_finished(self) -> None:
+        """Finished sentences leave the batch, so they cost nothing more."""
+        finished = is_finished(
+            found=self.best_scores[self.alive, self.settings.nbest - 1],
+            growing=self.scores[:, 0],
+            ended=self.ended,
+            length=self.length,
+            limits=self.limits,
+            settings=self.settings,
+        )
+        if not bool(finished.any()):
             return
-        stay = (~done).nonzero()[:, 0]
-        self.alive, self.limits, self.ended = self.alive[stay], self.limits[stay], self.ended[stay]
-        self.tokens, self.scores = self.tokens[stay], self.scores[stay]
+        stay = (~finished).nonzero()[:, 0]
+        self.alive = self.alive[stay]
+        self.limits = self.limits[stay]
+        self.ended = self.ended[stay]
+        self.tokens = self.tokens[stay]
+        self.scores = self.scores[stay]
         self.cache.keep(stay)
 
-    def results(self) -> list[list[Hypothesis]]:
-        return hypotheses(self.best_scores, self.best_tokens, self.special.end, self.penalty, self.nbest)
-
-
-def hypotheses(scores: Tensor, tokens: Tensor, end: int, penalty: float, nbest: int) -> list[list[Hypothesis]]:
-    """What was found: scores (sentences, beam), -inf where there is nothing; tokens (sentences, beam, length)."""
-
-    def one(score: float, ids: list[int]) -> Hypothesis:
-        length = ids.index(end) + 1
-        return Hypothesis(ids[: length - 1], score, score * length**penalty)
-
-    return [
-        [one(*pair) for pair in zip(*sentence, strict=True) if pair[0] > -torch.inf][:nbest]
-        for sentence in zip(scores.tolist(), tokens.tolist(), strict=True)
-    ]
+    def _rows(self) -> Tensor:
+        """(rows, 1): an index into the first dimension of the state."""
+        return torch.arange(len(self.alive), device=self.alive.device)[:, None]
 
 
 class _Cache:
-    """Keys and values: of the source, padded, once a sentence; of the translation so far, once a hypothesis."""
+    """Keys and values: of the source, padded, once a sentence; of the target, once a hypothesis."""
 
     def __init__(self, model: Translator, source: Packed, beam: int, fusion: Fusion | None) -> None:
-        self.model, self.beam, self.fusion = model, beam, fusion
+        self.model = model
+        self.beam = beam
+        self.fusion = fusion
         layout = source.layout
         self.filled = layout.filled[:, None, None, :]  # (sentences, 1, 1, source length)
-        states = model.encode(source)
-        memories = model.memories(states)
-        self.source = [
-            torch.stack([to_rows(part, layout) for part in memory.unbind(1)], 1) for memory in memories
-        ]  # (sentences, 2, heads, source length, size)
-        self.past, self.language_model_past = _Past(), _Past()
+        self.source = []  # per layer: (sentences, 2, heads, source length, size)
+        for memory in model.memories(model.encode(source)):
+            key, value = memory.unbind(1)
+            self.source.append(torch.stack([to_rows(key, layout), to_rows(value, layout)], 1))
+        self.past = _Past()
+        self.language_model_past = _Past()
 
     def advance(self, ids: Tensor, position: int) -> Tensor:
-        """Read one token a hypothesis: ids (rows × beam,) → logits, or fused scores (rows × beam, vocabulary)."""
+        """Read one token per hypothesis: ids (rows × beam,) → (rows × beam, vocabulary).
+
+        Gives logits; with fusion, fused scores.
+        """
         positions = torch.full_like(ids, position)
-        self.past.length = self.language_model_past.length = position
-        hidden = self.model.decode(ids, positions, position + 1, self.past.attend, self._attend_source)
+        self.past.length = position
+        self.language_model_past.length = position
+        hidden = self.model.decode(
+            ids, positions, position + 1, self.past.attend, self._attend_source
+        )
         logits = output_logits(hidden, self.model.output_weight)
         if self.fusion is None:
             return logits
-        other = self.fusion.language_model
-        hidden = other.decode(ids, positions, position + 1, self.language_model_past.attend)
-        return fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)
+        language_model = self.fusion.language_model
+        hidden = language_model.decode(
+            ids, positions, position + 1, self.language_model_past.attend
+        )
+        lm_logits = output_logits(hidden, language_model.output_weight)
+        return fuse(logits, lm_logits, self.fusion.kind)
 
     def _attend_source(self, query: Tensor, layer: int) -> Tensor:
         """The hypotheses of a sentence share its source: they are the queries of one attention."""
         grouped = query.unflatten(0, (-1, self.beam)).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(grouped, *self.source[layer].unbind(1), attn_mask=self.filled)
+        key, value = self.source[layer].unbind(1)
+        mixed = F.scaled_dot_product_attention(grouped, key, value, attn_mask=self.filled)
         return mixed.transpose(1, 2).flatten(0, 1)
 
     def reorder(self, rows: Tensor) -> None:
@@ -192,28 +194,36 @@ class _Cache:
     def keep(self, sentences: Tensor) -> None:
         self.filled = self.filled[sentences]
         self.source = [memory[sentences] for memory in self.source]
-        rows = (sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)).view(-1)
-        self.reorder(rows)
+        beams = torch.arange(self.beam, device=sentences.device)
+        self.reorder((sentences[:, None] * self.beam + beams).view(-1))
 
 
 class _Past:
-    """Keys and values that each layer of a network has seen, with room for more to come: a token's are written in
-    place, and what a step moves is copied once, from one buffer into the other."""
+    """Keys and values that each layer of a network has seen, with room for more.
+
+    A token's are written in place. What a step reorders is copied once, from one buffer into the
+    other.
+    """
 
     def __init__(self) -> None:
         self.length = 0  # tokens before the one that is being read
-        self.buffers: dict[int, tuple[Tensor, Tensor]] = {}  # a layer: used, spare; (rows, room, 2, heads, size)
+        # By layer: the buffer in use and the spare one, each (rows, room, 2, heads, size).
+        self.buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(self, qkv: Tensor, layer: int) -> Tensor:
-        """Attention of one new token a row to all so far; qkv (rows, 3, heads, size)."""
+        """Attention of one new token per row to all so far; qkv (rows, 3, heads, size)."""
         self._make_room(qkv, layer)
         buffer, _ = self.buffers[layer]
         buffer[:, self.length] = qkv[:, 1:]
-        key, value = buffer[:, : self.length + 1].transpose(1, 3).unbind(2)  # (rows, heads, tokens, size)
+        # (rows, heads, tokens, size) each
+        key, value = buffer[:, : self.length + 1].transpose(1, 3).unbind(2)
         return F.scaled_dot_product_attention(qkv[:, 0, :, None], key, value)[:, :, 0]
 
     def _make_room(self, qkv: Tensor, layer: int) -> None:
-        before = self.buffers[layer][0] if layer in self.buffers else qkv[:, None, 1:][:, :0]
+        if layer in self.buffers:
+            before = self.buffers[layer][0]
+        else:
+            before = qkv[:, None, 1:][:, :0]  # no tokens yet, but the right shape
         if before.shape[1] > self.length:
             return
         room = before.new_empty(2, len(before), max(16, 2 * self.length), *before.shape[2:])

@@ -1,21 +1,23 @@
-"""Which continuations of a sentence's hypotheses are the best."""
+"""What both forms of beam search share: its settings, the best continuations, the stopping rule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.model import kernels
+from cbmi.model import LanguageModel
+from cbmi.model.fusion import FusionKind
 
-CHUNK = 64  # logits that are looked at together when the best are sought
+CHUNK = 64  # logits that are searched together for the best
 CPU_ROWS = 8  # hypotheses whose logits fit into a CPU's caches
 
 
 @dataclass(frozen=True)
-class Special:
+class SpecialIds:
     """Ids that mean something to the search."""
 
     pad: int
@@ -23,43 +25,103 @@ class Special:
     end: int
 
 
+@dataclass(frozen=True)
+class Fusion:
+    """A language model that takes part in the search."""
+
+    language_model: LanguageModel
+    kind: FusionKind
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search."""
+
+    special: SpecialIds
+    beam: int = 4
+    length_penalty: float = 0.6
+    nbest: int = 1
+    fusion: Fusion | None = None
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    ids: list[int]  # without the end of sentence
+    score: float  # log-probability / length^length_penalty
+    log_probability: float
+
+
+class Continuations(NamedTuple):
+    """The best continuations of each sentence, best first: (sentences, 2 · beam) each."""
+
+    scores: Tensor
+    parents: Tensor  # which hypothesis each one continues
+    tokens: Tensor
+
+    def first(self, count: int) -> Continuations:
+        return Continuations(
+            self.scores[:, :count], self.parents[:, :count], self.tokens[:, :count]
+        )
+
+
 def best_continuations(
-    logits: Tensor, scores: Tensor, at_limit: Tensor, special: Special, normal: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The 2 · beam best of score + log p among all continuations of each slot's hypotheses, best first.
+    logits: Tensor,
+    scores: Tensor,
+    at_limit: Tensor,
+    special: SpecialIds,
+    *,
+    normalised: bool = False,
+    fused: bool = False,
+) -> Continuations:
+    """The 2 · beam best of score + log p among all continuations of each sentence's hypotheses.
 
-    logits (slots × beam, vocabulary), `normal` where they are log-probabilities already; scores (slots, beam);
-    at_limit (slots,): where only the end of sentence may follow. Gives scores, hypotheses and tokens, each
-    (slots, 2 · beam). The best tokens of a row are in the chunks with its highest logits: one pass finds those.
+    logits (sentences × beam, vocabulary), `normalised` if they are log-probabilities already;
+    scores (sentences, beam); at_limit (sentences,): where only the end of sentence may follow.
+    Sorting the whole vocabulary would be slow. The best tokens of a row lie in the chunks of
+    columns with its highest logits, and one pass over the logits finds those chunks.
     """
-    slots, beam = scores.shape
-    size, count = logits.shape[1], 2 * beam
-    total, maxima = survey(logits)
-    chunk = maxima.topk(min(count + 1, maxima.shape[1]), dim=1).indices  # one may stand out by a token that is barred
-    first = torch.arange(chunk.shape[1], device=chunk.device) == 0
-    at_limit = at_limit.repeat_interleave(beam)[:, None]
-    chunk = torch.where(at_limit, special.end // CHUNK, chunk)
-    words = (chunk[:, :, None] * CHUNK + torch.arange(CHUNK, device=chunk.device)).flatten(1)
-    inside = words.clamp(max=size - 1)
+    sentences, beam = scores.shape
+    vocabulary = logits.shape[1]
+    count = 2 * beam
+    lse, chunk_maxima = survey(logits, fused)
+    # One more chunk than candidates: a chunk may stand out by a token that is not allowed.
+    chunks = chunk_maxima.topk(min(count + 1, chunk_maxima.shape[1]), dim=1).indices
+    row_at_limit = at_limit.repeat_interleave(beam)[:, None]
+    chunks = torch.where(row_at_limit, special.end // CHUNK, chunks)
+
+    # The tokens of the chosen chunks, and their scores.
+    tokens = (chunks[:, :, None] * CHUNK + torch.arange(CHUNK, device=chunks.device)).flatten(1)
+    inside = tokens.clamp(max=vocabulary - 1)
     values = logits.gather(1, inside).float()
-    if not normal:
-        values = values - total[:, None]
-    only_end = (words == special.end) & first.repeat_interleave(CHUNK)
-    allowed = torch.where(at_limit, only_end, (words < size) & (words != special.pad) & (words != special.begin))
+    if not normalised:
+        values = values - lse[:, None]
+
+    # At the limit every chosen chunk is the same one: only its first copy counts.
+    first_chunk = torch.arange(chunks.shape[1], device=chunks.device) == 0
+    only_end = (tokens == special.end) & first_chunk.repeat_interleave(CHUNK)
+    ordinary = (tokens < vocabulary) & (tokens != special.pad) & (tokens != special.begin)
+    allowed = torch.where(row_at_limit, only_end, ordinary)
     values = (values + scores.view(-1, 1)).masked_fill(~allowed, -torch.inf)
-    best, place = values.view(slots, -1).topk(count, dim=1)
-    return best, place // words.shape[1], inside.view(slots, -1).gather(1, place)
+
+    best, place = values.view(sentences, -1).topk(count, dim=1)
+    parents = place // tokens.shape[1]
+    return Continuations(best, parents, inside.view(sentences, -1).gather(1, place))
 
 
-def survey(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp of each row (rows,), and the highest logit of each chunk of its columns (rows, chunks)."""
-    if kernels.fused(logits):
-        from cbmi.model.kernels.decode import survey as fused_survey
+def survey(logits: Tensor, fused: bool = False) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp of each row (rows,), and the maximum of each chunk of columns (rows, chunks)."""
+    if fused:
+        from cbmi.model.kernels.decode import fused_survey
 
         return fused_survey(logits, CHUNK)
     rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
-    totals, maxima = zip(*map(_survey, logits.split(max(rows, 1))), strict=True)
-    return torch.cat(totals), torch.cat(maxima)
+    lses = []
+    maxima = []
+    for block in logits.split(max(rows, 1)):
+        lse, block_maxima = _survey(block)
+        lses.append(lse)
+        maxima.append(block_maxima)
+    return torch.cat(lses), torch.cat(maxima)
 
 
 def _survey(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,4 +130,55 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor]:
     padded = F.pad(values, (0, missing), value=-torch.inf) if missing else values
     maxima = padded.view(len(values), -1, CHUNK).amax(2)
     highest = maxima.amax(1, keepdim=True)
-    return (values - highest).exp_().sum(1).log_() + highest[:, 0], maxima
+    lse = (values - highest).exp_().sum(1).log_() + highest[:, 0]
+    return lse, maxima
+
+
+def is_finished(
+    found: Tensor,
+    growing: Tensor,
+    ended: Tensor,
+    length: int | Tensor,
+    limits: Tensor,
+    settings: SearchSettings,
+) -> Tensor:
+    """The stopping rule: (sentences,) true where the search is over.
+
+    found: the n-th best score of hypotheses that have ended; growing: the best log-probability of
+    those that still grow; ended: how many have ended; length: tokens so far; limits: at most.
+    """
+    penalty = settings.length_penalty
+    # However it goes on, a growing hypothesis can at best keep its log-probability up to the limit.
+    cannot_be_beaten = found >= growing / limits.double() ** penalty
+    ahead_now = found >= growing / length_power(length, penalty)
+    enough_ended = ended >= settings.beam
+    return cannot_be_beaten | (ahead_now & enough_ended) | (limits <= length)
+
+
+def length_power(length: int | Tensor, penalty: float) -> float | Tensor:
+    """length^penalty: what the log-probability of a hypothesis of this length is divided by."""
+    if isinstance(length, Tensor):
+        return (length.double() ** penalty).float()
+    return float(length**penalty)
+
+
+def hypotheses(scores: Tensor, tokens: Tensor, settings: SearchSettings) -> list[list[Hypothesis]]:
+    """What was found, best first.
+
+    scores (sentences, beam), -inf where there is nothing; tokens (sentences, beam, length).
+    """
+    results = []
+    for row_scores, row_tokens in zip(scores.tolist(), tokens.tolist(), strict=True):
+        found: list[Hypothesis] = []
+        for score, ids in zip(row_scores, row_tokens, strict=True):
+            if score > -torch.inf and len(found) < settings.nbest:
+                length = ids.index(settings.special.end) + 1
+                log_probability = score * length**settings.length_penalty
+                found.append(Hypothesis(ids[: length - 1], score, log_probability))
+        results.append(found)
+    return results
+
+
+def default_limits(lengths: Tensor) -> Tensor:
+    """The most tokens that translations of sentences of these lengths may have, end included."""
+    return 2 * lengths + 10

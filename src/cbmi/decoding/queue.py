@@ -1,87 +1,100 @@
-"""Sentences waiting for slots: encoded some at a time, put where a sentence is done, taken out when they are."""
+"""Sentences waiting for slots: encoded, put into free slots, taken out when finished."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.decoding.beam import Fusion, Hypothesis, hypotheses
-from cbmi.decoding.candidates import Special
+from cbmi.decoding.candidates import Hypothesis, SearchSettings, hypotheses
 from cbmi.decoding.slots import Room, Slots
-from cbmi.model import Packed, Translator, pack
+from cbmi.model import Translator, pack_sentences
 
 MOST_SLOTS = 1024
 CACHE_BYTES = 4 << 30  # of keys and values of the translations
-STEPS_BETWEEN_LOOKS = 4  # at which sentences are done
-SHARE_TO_REFILL = 8  # new sentences are put in when one slot of so many is free
+STEPS_BETWEEN_CHECKS = 4  # of which sentences are finished
+SHARE_TO_REFILL = 8  # refill when one slot in this many is free
+EMPTY = -1  # a slot without a sentence
+
+Sentences = Sequence[Sequence[int]]
+Advance = Callable[[int], None]
 
 
 class Queue:
     """Translates sentences, longest first, in as many slots as memory allows."""
 
     def __init__(
-        self,
-        model: Translator,
-        special: Special,
-        *,
-        beam: int,
-        length_penalty: float,
-        nbest: int,
-        fusion: Fusion | None,
-        graphs: bool | None = None,
+        self, model: Translator, settings: SearchSettings, graphs: bool | None = None
     ) -> None:
-        self.model, self.special = model, special
-        self.beam, self.penalty, self.nbest, self.fusion = beam, length_penalty, nbest, fusion
+        """`graphs`: whether a step is recorded as a CUDA graph; by default, on a GPU."""
+        self.model = model
+        self.settings = settings
         self.device = model.output_weight.device
         self.graphs = self.device.type == "cuda" if graphs is None else graphs
 
     @torch.inference_mode()
     def translate(
-        self, sentences: Sequence[Sequence[int]], limits: Tensor, advance: Callable[[int], None]
+        self, sentences: Sentences, limits: Tensor, advance: Advance
     ) -> list[list[Hypothesis]]:
-        """`limits` (sentences,): the most tokens of each translation. Sentences of like length share their slots."""
+        """`limits` (sentences,): the most tokens of each translation."""
         results = []
-        classes = [_next_power_of_two(int(limit)) for limit in limits]
         start = 0
-        for longest, members in groupby(classes):
+        # Sentences with limits of similar size share their slots.
+        sizes = [_next_power_of_two(int(limit)) for limit in limits]
+        for longest, members in groupby(sizes):
             end = start + len(list(members))
-            results += self._translate(sentences[start:end], limits[start:end], longest, advance)
+            slots = self._slots(sentences[start:end], longest)
+            service = _Service(
+                slots, sentences[start:end], limits[start:end].to(self.device), self.graphs, advance
+            )
+            results += service.translate()
             start = end
         return results
 
-    def _translate(
-        self, sentences: Sequence[Sequence[int]], limits: Tensor, longest: int, advance: Callable[[int], None]
-    ) -> list[list[Hypothesis]]:
+    def _slots(self, sentences: Sentences, longest: int) -> Slots:
         shape = self.model.shape
-        layers = shape.decoder_layers * (2 if self.fusion else 1)
+        layers = shape.decoder_layers * (2 if self.settings.fusion else 1)
         row_bytes = longest * 2 * layers * shape.width * self.model.output_weight.element_size()
-        fitting = max(1, min(MOST_SLOTS, CACHE_BYTES // (self.beam * row_bytes)))
-        room = Room(min(fitting, -(-len(sentences) // 8) * 8), longest, len(sentences[0]))
-        slots = Slots(self.model, self.special, room, self.beam, self.penalty, self.nbest, self.fusion)
-        return _Service(slots, sentences, limits.to(self.device), self.graphs, advance).run()
+        fitting = CACHE_BYTES // (self.settings.beam * row_bytes)
+        fitting = max(1, min(MOST_SLOTS, fitting))
+        wanted = -(-len(sentences) // 8) * 8
+        room = Room(slots=min(fitting, wanted), length=longest, source=len(sentences[0]))
+        return Slots(self.model, self.settings, room)
+
+
+@dataclass(frozen=True)
+class _Finished:
+    sentences: list[int]
+    scores: Tensor
+    tokens: Tensor
 
 
 class _Service:
-    """Keeps slots busy until all sentences are done."""
+    """Keeps slots busy until all sentences are finished."""
 
-    def __init__(self, slots: Slots, sentences, limits: Tensor, graphs: bool, advance) -> None:
-        self.slots, self.sentences, self.limits, self.advance = slots, sentences, limits, advance
+    def __init__(
+        self, slots: Slots, sentences: Sentences, limits: Tensor, graphs: bool, advance: Advance
+    ) -> None:
+        self.slots = slots
+        self.sentences = sentences
+        self.limits = limits
+        self.advance = advance
         self.device = slots.device
-        self.holds = [-1] * slots.room.slots  # the sentence in each slot
+        self.sentence_in = [EMPTY] * slots.room.slots
         self.waiting = 0  # the first sentence that is not yet in a slot
-        self.taken: list[tuple[list[int], Tensor, Tensor]] = []  # sentences, scores, tokens
+        self.finished: list[_Finished] = []
         self.graph = self._record() if graphs else None
-        pinned = self.device.type == "cuda"
-        self.flags = torch.empty(slots.room.slots, dtype=torch.bool, pin_memory=pinned)
-        self.copied = torch.cuda.Event() if pinned else None
+        on_gpu = self.device.type == "cuda"
+        self.flags = torch.empty(slots.room.slots, dtype=torch.bool, pin_memory=on_gpu)
+        self.flags_copied = torch.cuda.Event() if on_gpu else None
 
     def _record(self) -> torch.cuda.CUDAGraph:
-        """A step as a CUDA graph; the slots are still empty, so that trying it changes nothing."""
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        """A step as a CUDA graph. The slots are still empty, so trying it out changes nothing."""
+        stream = torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self.slots.step()  # kernels are compiled
@@ -90,39 +103,46 @@ class _Service:
         torch.cuda.current_stream().wait_stream(stream)
         return graph
 
-    def run(self) -> list[list[Hypothesis]]:
-        self._refill(list(range(len(self.holds))))
-        while any(sentence >= 0 for sentence in self.holds):
-            self._ask()
-            for _ in range(STEPS_BETWEEN_LOOKS):
+    def translate(self) -> list[list[Hypothesis]]:
+        self._refill(list(range(len(self.sentence_in))))
+        while any(sentence != EMPTY for sentence in self.sentence_in):
+            self._request_flags()
+            for _ in range(STEPS_BETWEEN_CHECKS):
                 if self.graph:
                     self.graph.replay()
                 else:
                     self.slots.step()
-            self._look()
+            self._check_flags()
         return self._results()
 
-    def _ask(self) -> None:
-        """Have the flags copied while the next steps go on."""
+    def _request_flags(self) -> None:
+        """Have the flags copied to the host while the next steps are computed."""
         self.flags.copy_(self.slots.active, non_blocking=True)
-        if self.copied:
-            self.copied.record()
+        if self.flags_copied:
+            self.flags_copied.record()
 
-    def _look(self) -> None:
-        if self.copied:
-            self.copied.synchronize()
+    def _check_flags(self) -> None:
+        """Take out finished sentences and put in new ones, once enough slots are free."""
+        if self.flags_copied:
+            self.flags_copied.synchronize()
         busy = self.flags.tolist()
-        free = [slot for slot, sentence in enumerate(self.holds) if not busy[slot] or sentence < 0]
-        done = [slot for slot in free if self.holds[slot] >= 0]
+        free = []
+        done = []
+        for slot, sentence in enumerate(self.sentence_in):
+            if sentence == EMPTY or not busy[slot]:
+                free.append(slot)
+                if sentence != EMPTY:
+                    done.append(slot)
         more = self.waiting < len(self.sentences)
-        if not done or (more and len(free) * SHARE_TO_REFILL < len(self.holds)):
+        few_are_free = len(free) * SHARE_TO_REFILL < len(self.sentence_in)
+        if not done or (more and few_are_free):
             return
         index = torch.tensor(done, device=self.device)
-        self.taken.append((
-            [self.holds[slot] for slot in done], self.slots.best_scores[index], self.slots.best_tokens[index]
-        ))  # fmt: skip
+        sentences = [self.sentence_in[slot] for slot in done]
+        scores = self.slots.best_scores[index]
+        self.finished.append(_Finished(sentences, scores, self.slots.best_tokens[index]))
         for slot in done:
-            self.holds[slot] = -1
+            self.sentence_in[slot] = EMPTY
         self.advance(len(done))
         self._refill(free)
 
@@ -132,24 +152,19 @@ class _Service:
             return
         chosen = range(self.waiting, self.waiting + count)
         self.waiting += count
-        source = self._pack(chosen)
-        memories = self.slots.model.memories(self.slots.model.encode(source))
+        model = self.slots.model
+        source = pack_sentences([self.sentences[i] for i in chosen], self.device)
+        memories = model.memories(model.encode(source))
         slots = torch.tensor(free[:count], device=self.device)
         self.slots.put(slots, source, memories, self.limits[chosen.start : chosen.stop])
-        for slot, sentence in zip(free, chosen, strict=False):
-            self.holds[slot] = sentence
-
-    def _pack(self, chosen: range) -> Packed:
-        texts = [self.sentences[i] for i in chosen]
-        ids = np.concatenate([np.asarray(text, dtype=np.int64) for text in texts])
-        return pack(ids, np.array([len(text) for text in texts]), self.device)
+        for slot, sentence in zip(free[:count], chosen, strict=True):
+            self.sentence_in[slot] = sentence
 
     def _results(self) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in self.sentences]
-        slots = self.slots
-        for sentences, scores, tokens in self.taken:
-            found = hypotheses(scores, tokens, slots.special.end, slots.penalty, slots.nbest)
-            for sentence, best in zip(sentences, found, strict=True):
+        for finished in self.finished:
+            found = hypotheses(finished.scores, finished.tokens, self.slots.settings)
+            for sentence, best in zip(finished.sentences, found, strict=True):
                 results[sentence] = best
         return results
 

@@ -1,9 +1,10 @@
-"""Beam search in slots: shapes never change, and a slot whose sentence is done takes the next one.
+"""Beam search in slots: shapes never change, and a slot whose sentence is finished takes the next
+one.
 
-The search is that of `cbmi.decoding.beam`, sentence by sentence. All its state lies in tensors of a fixed size, so a
-step can be recorded once as a CUDA graph and replayed; the host looks every few steps which sentences are done,
-without waiting for it. Keys and values stay where they were written: hypotheses remember which row of their sentence
-holds each of their tokens.
+The search is that of `cbmi.decoding.beam`, sentence by sentence. All its state lies in tensors of a
+fixed size, so a step can be recorded once as a CUDA graph and replayed. Every few steps the host
+checks which sentences are finished, without waiting for the GPU. Keys and values stay where they
+were written: hypotheses remember which row of their sentence holds each of their tokens.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cbmi.decoding.beam import Fusion
-from cbmi.decoding.candidates import Special, best_continuations
-from cbmi.model import Packed, Translator, kernels
+from cbmi.decoding.candidates import (
+    Continuations,
+    SearchSettings,
+    best_continuations,
+    is_finished,
+    length_power,
+)
+from cbmi.model import Packed, Translator
 from cbmi.model.fusion import fuse
 from cbmi.model.head import output_logits
 
@@ -32,46 +38,61 @@ class Room:
 class Slots:
     """The state of a search over `room.slots` sentences at a time."""
 
-    def __init__(
-        self,
-        model: Translator,
-        special: Special,
-        room: Room,
-        beam: int,
-        length_penalty: float,
-        nbest: int,
-        fusion: Fusion | None,
-    ) -> None:
-        self.model, self.special, self.room = model, special, room
-        self.beam, self.penalty, self.nbest, self.fusion = beam, length_penalty, nbest, fusion
-        for embedding in (model.target_embedding, *([fusion.language_model.embedding] if fusion else [])):
-            embedding.reach(room.length)
+    def __init__(self, model: Translator, settings: SearchSettings, room: Room) -> None:
+        self.model = model
+        self.settings = settings
+        self.room = room
         weight = model.output_weight
-        self.device = device = weight.device
-        shape = (room.slots, beam, room.length)
-        self.active = torch.zeros(room.slots, dtype=torch.bool, device=device)
-        self.length = torch.zeros(room.slots, dtype=torch.long, device=device)  # tokens generated so far
-        self.limits = torch.ones(room.slots, dtype=torch.long, device=device)
-        self.ended = torch.zeros(room.slots, dtype=torch.long, device=device)  # hypotheses that have ended
-        self.tokens = torch.full(shape, special.pad, device=device)
-        self.holders = torch.zeros(shape, dtype=torch.int32, device=device)  # rows that hold the tokens' keys
-        self.scores = torch.full(shape[:2], -torch.inf, device=device)
-        self.best_scores = torch.full(shape[:2], -torch.inf, device=device)
-        self.best_tokens = torch.full(shape, special.pad, device=device)
-        heads = (model.shape.heads, model.shape.width // model.shape.heads)
-        self.source_lengths = torch.zeros(room.slots, dtype=torch.long, device=device)
-        self.memories = [weight.new_zeros(room.slots, room.source, 2, *heads) for _ in model.decoder]
-        layers = len(model.decoder) + (len(fusion.language_model.layers) if fusion else 0)
-        self.past = [weight.new_zeros(room.slots * beam, room.length, 2, *heads) for _ in range(layers)]
+        device = weight.device
+        self.device = device
+        self.fused = model.runtime.fused(weight)
+        model.target_embedding.reserve_positions(room.length)
+        layers = len(model.decoder)
+        if settings.fusion:
+            settings.fusion.language_model.embedding.reserve_positions(room.length)
+            layers += len(settings.fusion.language_model.layers)
+
+        slots = room.slots
+        beam = settings.beam
+        shape = (slots, beam, room.length)
+        self.active = torch.zeros(slots, dtype=torch.bool, device=device)
+        self.length = torch.zeros(slots, dtype=torch.long, device=device)  # tokens so far
+        self.limits = torch.ones(slots, dtype=torch.long, device=device)
+        self.ended = torch.zeros(slots, dtype=torch.long, device=device)  # hypotheses
+        self.tokens = torch.full(shape, settings.special.pad, device=device)
+        # The row of the sentence that holds each token's keys and values.
+        self.holders = torch.zeros(shape, dtype=torch.int32, device=device)
+        self.scores = torch.full((slots, beam), -torch.inf, device=device)
+        self.best_scores = torch.full((slots, beam), -torch.inf, device=device)
+        self.best_tokens = torch.full(shape, settings.special.pad, device=device)
+
+        heads = model.shape.heads
+        size = model.shape.width // heads
+        self.source_lengths = torch.zeros(slots, dtype=torch.long, device=device)
+        self.memories = [
+            weight.new_zeros(slots, room.source, 2, heads, size) for _ in model.decoder
+        ]
+        self.past = [
+            weight.new_zeros(slots * beam, room.length, 2, heads, size) for _ in range(layers)
+        ]
         self.beams = torch.arange(beam, device=device)
 
     def put(self, slots: Tensor, source: Packed, memories: list[Tensor], limits: Tensor) -> None:
-        """Begin new sentences in some slots; `memories`: each layer's keys and values of their packed sources."""
-        self.active[slots], self.length[slots], self.ended[slots] = True, 0, 0
-        self.limits[slots], self.source_lengths[slots] = limits, source.layout.lengths
-        self.scores[slots], self.best_scores[slots] = -torch.inf, -torch.inf
+        """Start new sentences in some slots.
+
+        `memories`: each layer's keys and values of their packed sources.
+        """
+        pad = self.settings.special.pad
+        self.active[slots] = True
+        self.length[slots] = 0
+        self.ended[slots] = 0
+        self.limits[slots] = limits
+        self.source_lengths[slots] = source.layout.lengths
+        self.scores[slots] = -torch.inf
         self.scores[slots, 0] = 0.0
-        self.tokens[slots], self.best_tokens[slots] = self.special.pad, self.special.pad
+        self.best_scores[slots] = -torch.inf
+        self.tokens[slots] = pad
+        self.best_tokens[slots] = pad
         place = slots[source.layout.sentence] * self.room.source + source.layout.position
         for kept, memory in zip(self.memories, memories, strict=True):
             kept.flatten(0, 1)[place] = memory
@@ -79,94 +100,131 @@ class Slots:
     def step(self) -> None:
         """Every growing hypothesis of every slot gets one more token."""
         last = self.tokens.gather(2, self._at((self.length - 1).clamp(min=0)))[:, :, 0]
-        last = torch.where(self.length[:, None] == 0, self.special.begin, last)
-        self.holders.scatter_(2, self._at(self.length), self.beams.int()[None, :, None].expand(len(last), -1, 1))
-        scores, parents, words = self._candidates(last.flatten())
+        last = torch.where(self.length[:, None] == 0, self.settings.special.begin, last)
+        own_rows = self.beams.int()[None, :, None].expand(self.room.slots, -1, 1)
+        self.holders.scatter_(2, self._at(self.length), own_rows)
+        best = self._continuations(last.flatten())
         length = self.length + 1
-        power = (length.double() ** self.penalty).float()
-        self._end(scores, parents, words, power)
-        self._grow(scores, parents, words)
-        self._leave(length, power)
+        self._collect_ended(best.first(self.settings.beam), length)
+        self._grow(best)
+        self._retire(length)
 
     def _at(self, place: Tensor) -> Tensor:
         """(slots,) → (slots, beam, 1), an index into the third dimension of the tokens."""
-        return place[:, None, None].expand(-1, self.beam, 1)
+        return place[:, None, None].expand(-1, self.settings.beam, 1)
 
-    def _candidates(self, last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The 2 · beam best continuations of each slot's hypotheses: their scores, hypotheses and tokens."""
-        position = self.length.repeat_interleave(self.beam)
+    def _continuations(self, last: Tensor) -> Continuations:
+        position = self.length.repeat_interleave(self.settings.beam)
         longest = self.room.length
         hidden = self.model.decode(last, position, longest, self._attend_past, self._attend_source)
-        at_limit = self.limits <= self.length + 1
         logits = output_logits(hidden, self.model.output_weight)
-        if self.fusion is not None:
-            other = self.fusion.language_model
-            hidden = other.decode(last, position, longest, self._attend_language_model_past)
-            logits = fuse(logits, output_logits(hidden, other.output_weight), self.fusion.kind)
-        normal = self.fusion is not None
-        return best_continuations(logits, self.scores, at_limit, self.special, normal)
+        fusion = self.settings.fusion
+        if fusion is not None:
+            language_model = fusion.language_model
+            hidden = language_model.decode(
+                last, position, longest, self._attend_language_model_past
+            )
+            lm_logits = output_logits(hidden, language_model.output_weight)
+            logits = fuse(logits, lm_logits, fusion.kind)
+        return best_continuations(
+            logits,
+            self.scores,
+            self.limits <= self.length + 1,
+            self.settings.special,
+            normalised=fusion is not None,
+            fused=self.fused and fusion is None,  # fused scores are in float32
+        )
 
     def _attend_past(self, qkv: Tensor, layer: int) -> Tensor:
-        """Attention of one new token a row to those before it."""
+        """Attention of one new token per row to those before it."""
         past = self.past[layer]
         rows = torch.arange(len(past), device=self.device)
-        past[rows, self.length.repeat_interleave(self.beam)] = qkv[:, 1:]
-        return attend_cache(qkv[:, 0], past, self.length + 1, self.beam, self.holders.flatten(0, 1))
+        past[rows, self.length.repeat_interleave(self.settings.beam)] = qkv[:, 1:]
+        return attend_cache(
+            qkv[:, 0],
+            past,
+            self.length + 1,
+            self.settings.beam,
+            self.holders.flatten(0, 1),
+            self.fused,
+        )
 
     def _attend_language_model_past(self, qkv: Tensor, layer: int) -> Tensor:
         return self._attend_past(qkv, len(self.model.decoder) + layer)
 
     def _attend_source(self, query: Tensor, layer: int) -> Tensor:
-        return attend_cache(query, self.memories[layer], self.source_lengths, self.beam, None)
+        memory = self.memories[layer]
+        return attend_cache(
+            query, memory, self.source_lengths, self.settings.beam, None, self.fused
+        )
 
-    def _end(self, scores: Tensor, parents: Tensor, words: Tensor, power: Tensor) -> None:
+    def _collect_ended(self, best: Continuations, length: Tensor) -> None:
         """Put hypotheses that end within the beam among the best that have ended."""
-        scores, parents, words = scores[:, : self.beam], parents[:, : self.beam], words[:, : self.beam]
-        ends = (words == self.special.end) & (scores > -torch.inf) & self.active[:, None]
+        end = self.settings.special.end
+        ends = (best.tokens == end) & (best.scores > -torch.inf) & self.active[:, None]
         self.ended += ends.sum(1)
-        new = torch.where(ends, scores / power[:, None], -torch.inf)
-        tokens = self._of_parents(self.tokens, parents)
-        tokens.scatter_(2, self._at(self.length), self.special.end)
-        pool = torch.cat([self.best_scores, new], dim=1)
-        best, chosen = pool.topk(self.beam, dim=1)
-        self.best_scores.copy_(best)
-        self.best_tokens.copy_(self._of_parents(torch.cat([self.best_tokens, tokens], dim=1), chosen))
+        power = length_power(length, self.settings.length_penalty)
+        assert isinstance(power, Tensor)
+        new_scores = torch.where(ends, best.scores / power[:, None], -torch.inf)
+        new_tokens = self._of_parents(self.tokens, best.parents)
+        new_tokens.scatter_(2, self._at(self.length), end)
+        pool_scores = torch.cat([self.best_scores, new_scores], dim=1)
+        pool_tokens = torch.cat([self.best_tokens, new_tokens], dim=1)
+        best_scores, chosen = pool_scores.topk(self.settings.beam, dim=1)
+        self.best_scores.copy_(best_scores)
+        self.best_tokens.copy_(self._of_parents(pool_tokens, chosen))
 
     def _of_parents(self, values: Tensor, parents: Tensor) -> Tensor:
         return values.gather(1, parents[:, :, None].expand(-1, -1, self.room.length))
 
-    def _grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+    def _grow(self, best: Continuations) -> None:
         """Keep the `beam` best candidates that do not end."""
-        growing = scores.masked_fill(words == self.special.end, -torch.inf)
-        best, chosen = growing.topk(self.beam, dim=1)
-        parents, words = parents.gather(1, chosen), words.gather(1, chosen)
-        self.scores.copy_(best)
+        growing = best.scores.masked_fill(best.tokens == self.settings.special.end, -torch.inf)
+        scores, chosen = growing.topk(self.settings.beam, dim=1)
+        parents = best.parents.gather(1, chosen)
+        new_tokens = best.tokens.gather(1, chosen)[:, :, None]
+        self.scores.copy_(scores)
         tokens = self._of_parents(self.tokens, parents)
-        self.tokens.copy_(tokens.scatter_(2, self._at(self.length), words[:, :, None]))
+        self.tokens.copy_(tokens.scatter_(2, self._at(self.length), new_tokens))
         self.holders.copy_(self._of_parents(self.holders, parents))
 
-    def _leave(self, length: Tensor, power: Tensor) -> None:
-        """Sentences that are done grow no further."""
-        found = self.best_scores[:, self.nbest - 1]
-        beaten = found >= self.scores[:, 0] / self.limits.double() ** self.penalty  # whatever comes
-        behind = found >= self.scores[:, 0] / power
-        self.active &= ~(beaten | (behind & (self.ended >= self.beam)) | (self.limits <= length))
+    def _retire(self, length: Tensor) -> None:
+        """Finished sentences grow no further."""
+        finished = is_finished(
+            found=self.best_scores[:, self.settings.nbest - 1],
+            growing=self.scores[:, 0],
+            ended=self.ended,
+            length=length,
+            limits=self.limits,
+            settings=self.settings,
+        )
+        self.active &= ~finished
         self.length.copy_(torch.where(self.active, length, self.length))
 
 
-def attend_cache(query: Tensor, cache: Tensor, lengths: Tensor, rows: int, holders: Tensor | None) -> Tensor:
-    """Attention of one token a hypothesis to what is kept: query (hypotheses, heads, size) → the same.
+def attend_cache(
+    query: Tensor,
+    cache: Tensor,
+    lengths: Tensor,
+    rows: int,
+    holders: Tensor | None,
+    fused: bool = False,
+) -> Tensor:
+    """Attention of one token per hypothesis to the cache: query (hypotheses, heads, size) → same.
 
-    cache (holders, longest, 2, heads, size); lengths (groups,): what each group of `rows` hypotheses sees of it;
-    holders (hypotheses, longest): which row of its group holds each place; None where there is one holder a group.
+    cache (holders, longest, 2, heads, size); lengths (groups,): how much of it each group of `rows`
+    hypotheses sees; holders (hypotheses, longest): which row of its group holds each place, or None
+    where there is one holder per group.
     """
-    if kernels.fused(query):
-        from cbmi.model.kernels.decode import attend_cache as fused_attend
+    if fused:
+        from cbmi.model.kernels.decode import fused_attend_cache
 
-        return fused_attend(query, cache, lengths, rows, holders)
-    longest = torch.arange(cache.shape[1], device=query.device)
+        return fused_attend_cache(query, cache, lengths, rows, holders)
+    places = torch.arange(cache.shape[1], device=query.device)
     group = torch.arange(len(query), device=query.device)[:, None] // rows
-    keys, values = cache[group if holders is None else group * rows + holders, longest].unbind(2)
+    holder = group if holders is None else group * rows + holders
+    keys, values = cache[holder, places].unbind(2)
     scores = torch.einsum("rhd,rlhd->rhl", query, keys) * query.shape[-1] ** -0.5
-    seen = (longest < lengths.clamp(min=1).repeat_interleave(rows)[:, None])[:, None]
-    return torch.einsum("rhl,rlhd->rhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), values)
+    seen = places < lengths.clamp(min=1).repeat_interleave(rows)[:, None]
+    shares = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
+    return torch.einsum("rhl,rlhd->rhd", shares, values)

@@ -2,76 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 
-from cbmi.decoding.beam import Fusion, Hypothesis, beam_search, default_limits
-from cbmi.decoding.candidates import Special
-from cbmi.decoding.queue import Queue
-from cbmi.model import Translator, kernels, pack
+from cbmi.decoding.beam import beam_search
+from cbmi.decoding.candidates import Hypothesis, SearchSettings, default_limits
+from cbmi.decoding.queue import Advance, Queue, Sentences
+from cbmi.model import Translator, pack_sentences
 
 TOKENS_AT_A_TIME = {"cpu": 4000, "cuda": 16000}  # source pieces in a batch
-Advance = Callable[[int], None]
+
+
+def ignore_progress(sentences: int) -> None:
+    """An `Advance` for callers that show no progress."""
 
 
 def translate_ids(
     model: Translator,
-    sentences: Sequence[Sequence[int]],
-    special: Special,
+    sentences: Sentences,
+    settings: SearchSettings,
     *,
-    beam: int,
-    length_penalty: float,
-    nbest: int = 1,
-    fusion: Fusion | None = None,
     limit: int | None = None,
-    advance: Advance = lambda sentences: None,
+    advance: Advance = ignore_progress,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best translations of each sentence (ids with their end of sentence), in the given order.
+    """The `nbest` best translations of each sentence, in the given order.
 
-    `limit`: the most tokens of a translation; by default it depends on the sentence's length.
+    A sentence is a list of ids with its end of sentence. `limit`: the most tokens of a translation;
+    by default it depends on the sentence's length.
     """
-    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-    lengths = torch.tensor([len(sentences[i]) for i in order], dtype=torch.long)
+    longest_first = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+    ordered = [sentences[i] for i in longest_first]
+    lengths = torch.tensor([len(sentence) for sentence in ordered], dtype=torch.long)
     limits = default_limits(lengths) if limit is None else torch.full_like(lengths, limit)
-    settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest, "fusion": fusion}
-    sorted_sentences = [sentences[i] for i in order]
     if in_slots(model):
-        found = Queue(model, special, **settings).translate(sorted_sentences, limits, advance)
+        found = Queue(model, settings).translate(ordered, limits, advance)
     else:
-        found = _in_batches(model, sorted_sentences, special, limits, settings, advance)
+        found = _in_batches(model, ordered, settings, limits, advance)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
-    for i, hypotheses in zip(order, found, strict=True):
-        results[i] = hypotheses
+    for i, best in zip(longest_first, found, strict=True):
+        results[i] = best
     return results
 
 
 def in_slots(model: Translator) -> bool:
-    """Whether the search goes through slots: where it can be recorded as a CUDA graph of fused kernels."""
-    return kernels.fused(model.output_weight)
+    """Whether to search in slots: where the search can be a CUDA graph of fused kernels."""
+    return model.runtime.fused(model.output_weight)
 
 
 def _in_batches(
     model: Translator,
-    sentences: list[Sequence[int]],
-    special: Special,
+    sentences: Sentences,
+    settings: SearchSettings,
     limits: torch.Tensor,
-    settings: dict,
     advance: Advance,
 ) -> list[list[Hypothesis]]:
     device = model.output_weight.device
     results = []
     for batch in _batches(sentences, TOKENS_AT_A_TIME.get(device.type, 4000)):
-        ids = np.concatenate([np.asarray(sentences[i], dtype=np.int64) for i in batch])
-        source = pack(ids, np.array([len(sentences[i]) for i in batch]), device)
-        results += beam_search(model, source, special, limits=limits[batch.start : batch.stop], **settings)
+        source = pack_sentences([sentences[i] for i in batch], device)
+        results += beam_search(model, source, settings, limits[batch.start : batch.stop])
         advance(len(batch))
     return results
 
 
 def _batches(sentences: Sequence[Sequence[int]], tokens: int) -> Iterator[range]:
-    """Runs of sentences, longest first, at most `tokens` pieces together with their padding."""
+    """Consecutive sentences, longest first, of at most `tokens` pieces including their padding."""
     start = 0
     for i in range(len(sentences)):
         if i > start and (i + 1 - start) * len(sentences[start]) > tokens:

@@ -1,30 +1,31 @@
 """BLEU, chrF and TER by sacrebleu, with confidence intervals and paired significance tests."""
 
-import dataclasses
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from cbmi.errors import UserError
+from cbmi.errors import UserError, import_extra
 from cbmi.evaluation import multi_bleu as moses
 
-# Languages written without spaces, by all their codes of ISO 639.
-UNSPACED = {
-    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu"), "zh"),
-    **dict.fromkeys(("ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur"), "char"),
-}
+# Languages written without spaces, by all their codes of ISO 639, and sacrebleu's tokenizers.
+CHINESE = ("zh", "zho", "chi", "cmn", "yue", "wuu")
+OTHER_UNSPACED = ("ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur")
+UNSPACED = dict.fromkeys(CHINESE, "zh") | dict.fromkeys(OTHER_UNSPACED, "char")
+SPACED_TOKENIZER = "13a"  # sacrebleu's default: words between spaces
 
 
 @dataclass(frozen=True)
 class MetricScore:
-    """One metric of one system; what was not asked for, or does not apply, is None.
+    """One metric of one system. What was not asked for, or does not apply, is None.
 
-    `mean` ± `interval` is the 95% confidence interval by bootstrap; `difference` (this system minus the
-    first) and `p_value` come from the paired bootstrap against the first system.
+    `mean` ± `interval` is the 95% confidence interval by bootstrap. `difference` (this system minus
+    the first) and `p_value` come from the paired bootstrap against the first system.
     """
 
     score: float
@@ -35,31 +36,45 @@ class MetricScore:
 
 
 @dataclass(frozen=True)
-class System:
-    """The scores of one system by metric name ("BLEU", "chrF2", "TER"), and its tokenised BLEU if asked."""
+class SystemScores:
+    """The scores of one system: by metric name ("BLEU", "chrF2", "TER"), and tokenised BLEU."""
 
     name: str
     metrics: dict[str, MetricScore]
-    multi_bleu: moses.MultiBleu | None = None
+    multi_bleu: moses.MultiBleu | None = None  # None if it was not asked for
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "metrics": {name: asdict(score) for name, score in self.metrics.items()},
+            "multi_bleu": None if self.multi_bleu is None else self.multi_bleu.to_json(),
+        }
 
 
 @dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """The systems in the order given, the first being the baseline; signatures by metric name."""
 
-    systems: list[System]
+    systems: list[SystemScores]
     signatures: dict[str, str]
     lines: int
-    bootstrap: int
+    bootstrap: int  # number of resamples
     seed: int
 
     def to_json(self) -> dict[str, Any]:
         """The report as dicts, lists, strings and numbers, ready for json.dump."""
-        report = dataclasses.asdict(self)
-        for system in report["systems"]:
-            if system["multi_bleu"] is not None:
-                system["multi_bleu"]["precisions"] = list(system["multi_bleu"]["precisions"])
-        return report
+        return {
+            "systems": [system.to_json() for system in self.systems],
+            "signatures": dict(self.signatures),
+            "lines": self.lines,
+            "bootstrap": self.bootstrap,
+            "seed": self.seed,
+        }
+
+
+class _Scores(NamedTuple):
+    by_system: dict[str, dict[str, MetricScore]]  # system → metric → score
+    signatures: dict[str, str]  # metric → signature
 
 
 def evaluate(
@@ -72,95 +87,119 @@ def evaluate(
     multi_bleu: bool = False,
     tokenize: str | None = None,
     split_compounds: bool = False,
-) -> Report:
+) -> EvaluationReport:
     """Score every system (name → output lines) against `references`, one reference per line.
 
-    `bootstrap` resamples give each score an interval and test each later system against the first; 0 does
-    neither. `language` decides how BLEU and TER cut text: into characters where it has no spaces. `multi_bleu`
-    adds tokenised BLEU, for which `tokenize` names the language of the Moses tokenizer (None: the lines are
-    tokenised already) and `split_compounds` splits at hyphens.
+    `bootstrap` resamples give each score an interval and test each later system against the first;
+    0 does neither. `language` decides how BLEU and TER split text: into characters if it is written
+    without spaces. `multi_bleu` adds tokenised BLEU, for which `tokenize` names the language of the
+    Moses tokenizer (None: the lines are tokenised already) and `split_compounds` splits at hyphens.
     """
     _check_settings(bootstrap, seed, multi_bleu, tokenize, split_compounds)
     _check_lines(references, systems)
     with _sacrebleu_seed(seed):
         metrics = _metrics(references, language)
         if bootstrap and len(systems) > 1:
-            scores, signatures = _paired_scores(metrics, systems, bootstrap)
+            scores = _paired_scores(metrics, systems, bootstrap)
         else:
-            scores, signatures = _single_scores(metrics, systems, bootstrap)
+            scores = _single_scores(metrics, systems, bootstrap)
+    signatures = dict(scores.signatures)
     rows = []
     for name, lines in systems.items():
-        tokenised = moses.multi_bleu(lines, references, split_compounds, tokenize) if multi_bleu else None
-        rows.append(System(name, scores[name], tokenised))
-    if multi_bleu:
-        signatures["multi-BLEU"] = rows[0].multi_bleu.signature
-    return Report(rows, signatures, len(references), bootstrap, seed)
+        tokenised = None
+        if multi_bleu:
+            tokenised = moses.multi_bleu(lines, references, split_compounds, tokenize)
+            signatures["multi-BLEU"] = tokenised.signature  # the same for every system
+        rows.append(SystemScores(name, scores.by_system[name], tokenised))
+    return EvaluationReport(rows, signatures, len(references), bootstrap, seed)
 
 
 def bleu_tokenizer(language: str) -> str:
-    """sacrebleu's tokenizer for a language (zh, zh-CN, …): 13a finds words between spaces, where there are any."""
-    return UNSPACED.get(re.split("[-_]", language.lower())[0], "13a")
+    """sacrebleu's tokenizer for a language code such as zh, zh-CN or de."""
+    code = re.split("[-_]", language.lower())[0]
+    return UNSPACED.get(code, SPACED_TOKENIZER)
 
 
 def unspaced(language: str) -> bool:
-    return bleu_tokenizer(language) != "13a"
+    """Whether a language is written without spaces."""
+    return bleu_tokenizer(language) != SPACED_TOKENIZER
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a") -> float:
+def corpus_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = SPACED_TOKENIZER
+) -> float:
     """sacrebleu's BLEU of untokenised `hypotheses` against one reference each."""
     _check_lines(references, {"hypotheses": hypotheses})
-    return float(_bleu(tokenizer, force=True).corpus_score(list(hypotheses), [list(references)]).score)
+    # force: do not warn about text that looks tokenised.
+    metric = _bleu(tokenizer, force=True)
+    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
 
 
 def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """sacrebleu's chrF2 of untokenised `hypotheses` against one reference each."""
     _check_lines(references, {"hypotheses": hypotheses})
-    return float(sacrebleu_metrics().CHRF().corpus_score(list(hypotheses), [list(references)]).score)
+    metric = sacrebleu_metrics().CHRF()
+    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
 
 
-def _single_scores(metrics: dict, systems: Mapping[str, Sequence[str]], bootstrap: int) -> tuple[dict, dict]:
-    """Scores by system and metric, and signatures by metric, without a test between systems."""
-    scores: dict[str, dict[str, MetricScore]] = {name: {} for name in systems}
+def _single_scores(
+    metrics: Mapping[str, Any], systems: Mapping[str, Sequence[str]], bootstrap: int
+) -> _Scores:
+    """Scores without a test between systems."""
+    by_system: dict[str, dict[str, MetricScore]] = {name: {} for name in systems}
     for metric_name, metric in metrics.items():
         for name, lines in systems.items():
             result = metric.corpus_score(list(lines), None, n_bootstrap=bootstrap)
-            # sacrebleu keeps the interval in private fields only; they are what its format() prints.
-            interval = (float(result._mean), float(result._ci)) if bootstrap else (None, None)
-            scores[name][metric_name] = MetricScore(float(result.score), *interval)
-    return scores, {name: str(metric.get_signature()) for name, metric in metrics.items()}
+            score = MetricScore(float(result.score))
+            if bootstrap:
+                # sacrebleu keeps the interval in private fields; its format() prints them.
+                score = MetricScore(score.score, float(result._mean), float(result._ci))
+            by_system[name][metric_name] = score
+    signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
+    return _Scores(by_system, signatures)
 
 
-def _paired_scores(metrics: dict, systems: Mapping[str, Sequence[str]], bootstrap: int) -> tuple[dict, dict]:
-    """Scores by system and metric, and signatures by metric, each later system tested against the first.
+def _paired_scores(
+    metrics: dict[str, Any], systems: Mapping[str, Sequence[str]], bootstrap: int
+) -> _Scores:
+    """Scores, with each later system tested against the first.
 
-    The test resamples with the seed the intervals use, so its intervals are those of a single evaluation.
+    The test draws the resamples of the intervals, with the same seed: its intervals are those of an
+    evaluation of one system.
     """
     from sacrebleu.significance import PairedTest
 
-    named = [(name, list(lines)) for name, lines in systems.items()]
+    named: list[tuple[str, Sequence[str]]] = []
+    for name, lines in systems.items():
+        named.append((name, list(lines)))
     test = PairedTest(named, metrics, None, test_type="bs", n_samples=bootstrap, n_jobs=1)
     signatures, results = test()
-    scores = {
-        name: {metric: _tested(results[metric][row], results[metric][0]) for metric in metrics}
-        for row, name in enumerate(systems)
-    }
-    return scores, {metric: str(signature) for metric, signature in signatures.items()}
+    by_system: dict[str, dict[str, MetricScore]] = {}
+    for row, name in enumerate(systems):
+        by_system[name] = {}
+        for metric in metrics:
+            baseline = results[metric][0]
+            by_system[name][metric] = _tested(results[metric][row], baseline)
+    return _Scores(by_system, {metric: str(text) for metric, text in signatures.items()})
 
 
 def _tested(result: Any, baseline: Any) -> MetricScore:
-    """sacrebleu's result of one system as a MetricScore; `baseline` is the first system's result."""
-    interval = (float(result.score), float(result.mean), float(result.ci))
+    """sacrebleu's result of one system; `baseline` is its result of the first system."""
+    score = float(result.score)
+    mean = float(result.mean)
+    interval = float(result.ci)
     if result is baseline:
-        return MetricScore(*interval)
+        return MetricScore(score, mean, interval)
     difference = float(result.score - baseline.score)
-    # sacrebleu counts resamples strictly above the observed difference, which turns no difference at all
-    # (a system against itself) into the smallest p-value there is; any difference is at least zero: p = 1.
+    # sacrebleu counts the resamples strictly above the observed difference. A system that equals
+    # the first one has none, and would get the smallest p-value there is. But any difference is at
+    # least 0, so p is 1.
     p_value = float(result.p_value) if difference else 1.0
-    return MetricScore(*interval, difference, p_value)
+    return MetricScore(score, mean, interval, difference, p_value)
 
 
-def _metrics(references: Sequence[str], language: str) -> dict:
-    """sacrebleu's metrics by the names it gives their scores, the references analysed once for all."""
+def _metrics(references: Sequence[str], language: str) -> dict[str, Any]:
+    """sacrebleu's metrics by the names of their scores; they analyse the references once."""
     given = [list(references)]
     return {
         "BLEU": _bleu(bleu_tokenizer(language), references=given),
@@ -170,7 +209,7 @@ def _metrics(references: Sequence[str], language: str) -> dict:
 
 
 def ter(language: str, **settings: Any) -> Any:
-    """sacrebleu's TER, over characters where a language has no spaces."""
+    """sacrebleu's TER, over characters if the language is written without spaces."""
     characters = unspaced(language)
     return sacrebleu_metrics().TER(normalized=characters, asian_support=characters, **settings)
 
@@ -179,22 +218,19 @@ def _bleu(tokenizer: str, **settings: Any) -> Any:
     """sacrebleu's BLEU with the named tokenizer."""
     bleu = sacrebleu_metrics().BLEU
     if tokenizer not in bleu.TOKENIZERS:
-        raise UserError(f"There is no BLEU tokenizer {tokenizer!r}; choose one of {', '.join(bleu.TOKENIZERS)}.")
+        known = ", ".join(bleu.TOKENIZERS)
+        raise UserError(f"There is no BLEU tokenizer {tokenizer!r}; choose one of {known}.")
     return bleu(tokenize=tokenizer, **settings)
 
 
 def sacrebleu_metrics() -> ModuleType:
-    """The module sacrebleu.metrics, which only the extra installs."""
-    try:
-        import sacrebleu.metrics
-    except ImportError:
-        raise UserError("Evaluation needs the extra 'eval': pip install 'cbmi[eval]'.") from None
-    return sacrebleu.metrics
+    """The module sacrebleu.metrics, which only an extra installs."""
+    return import_extra("sacrebleu.metrics", "Evaluation", "eval")
 
 
 @contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Set the seed where sacrebleu reads it, the environment, and put back what was there."""
+    """Set the seed where sacrebleu reads it, the environment, and restore what was there."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:
@@ -206,14 +242,20 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
             os.environ["SACREBLEU_SEED"] = before
 
 
-def _check_settings(bootstrap: int, seed: int, multi_bleu: bool, tokenize: str | None, split: bool) -> None:
-    """Refuse settings that sacrebleu would take silently for something else, or that would do nothing."""
+def _check_settings(
+    bootstrap: int, seed: int, multi_bleu: bool, tokenize: str | None, split_compounds: bool
+) -> None:
+    """Refuse settings that would do nothing, or that sacrebleu would silently misunderstand."""
     if bootstrap < 0 or bootstrap == 1:
-        raise UserError(f"bootstrap is {bootstrap}; give the number of resamples (such as 1000) or 0 for none.")
+        raise UserError(
+            f"bootstrap is {bootstrap}; give the number of resamples (such as 1000) or 0 for none."
+        )
     if seed < 1:
         raise UserError(f"seed is {seed}; give 1 or more (sacrebleu takes 0 for no seed).")
-    if (tokenize is not None or split) and not multi_bleu:
-        raise UserError("--tokenize and --split-compounds only concern multi-BLEU; say --multi-bleu as well.")
+    if (tokenize is not None or split_compounds) and not multi_bleu:
+        raise UserError(
+            "--tokenize and --split-compounds only concern multi-BLEU; say --multi-bleu as well."
+        )
 
 
 def _check_lines(references: Sequence[str], systems: Mapping[str, Sequence[str]]) -> None:
@@ -225,6 +267,6 @@ def _check_lines(references: Sequence[str], systems: Mapping[str, Sequence[str]]
     for name, lines in systems.items():
         if len(lines) != len(references):
             raise UserError(
-                f"System {name!r} has {len(lines)} lines but the references have {len(references)}; "
-                "give one line for every reference."
+                f"System {name!r} has {len(lines)} lines but the references have "
+                f"{len(references)}; give one line for every reference."
             )

@@ -1,14 +1,20 @@
 """Tokenised BLEU as Moses' multi-bleu.perl computes it, the figure older papers report."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cbmi.errors import UserError
+from cbmi.errors import UserError, import_extra
 
 ORDERS = (1, 2, 3, 4)
+
+# (hypothesis tokens, reference tokens)
+TokenPair = tuple[list[bytes], list[bytes]]
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,7 @@ class MultiBleu:
     """Tokenised BLEU of one system: score and precisions in percent, lengths in tokens."""
 
     score: float
-    precisions: tuple[float, float, float, float]
+    precisions: tuple[float, ...]  # one per order
     brevity_penalty: float
     hypothesis_length: int
     reference_length: int
@@ -27,9 +33,20 @@ class MultiBleu:
         precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
         ratio = self.hypothesis_length / self.reference_length if self.reference_length else 0.0
         return (
-            f"BLEU = {self.score:.2f}, {precisions} (BP={self.brevity_penalty:.3f}, ratio={ratio:.3f}, "
+            f"BLEU = {self.score:.2f}, {precisions} "
+            f"(BP={self.brevity_penalty:.3f}, ratio={ratio:.3f}, "
             f"hyp_len={self.hypothesis_length}, ref_len={self.reference_length})"
         )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "score": self.score,
+            "precisions": list(self.precisions),
+            "brevity_penalty": self.brevity_penalty,
+            "hypothesis_length": self.hypothesis_length,
+            "reference_length": self.reference_length,
+            "signature": self.signature,
+        }
 
 
 def multi_bleu(
@@ -40,8 +57,8 @@ def multi_bleu(
 ) -> MultiBleu:
     """Tokenised, case-sensitive, unsmoothed BLEU of `hypotheses` against one reference each.
 
-    The lines are taken as they are, tokens separated by ASCII whitespace, unless `language` is given:
-    then both sides first go through the Moses tokenizer of that language. `split_compounds` splits
+    The lines are taken as they are, tokens separated by ASCII whitespace. If `language` is given,
+    both sides first go through the Moses tokenizer of that language. `split_compounds` splits
     hyphenated words on both sides, as published English-German figures often do.
     """
     if len(hypotheses) != len(references):
@@ -50,38 +67,45 @@ def multi_bleu(
             "give one reference line for every hypothesis line."
         )
     if language is not None:
-        hypotheses, references = tokenize(hypotheses, language), tokenize(references, language)
-    pairs = [
-        (_tokens(hypothesis, split_compounds), _tokens(reference, split_compounds))
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    ]
+        hypotheses = tokenize(hypotheses, language)
+        references = tokenize(references, language)
+    pairs = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        hypothesis_tokens = _tokens(hypothesis, split_compounds)
+        reference_tokens = _tokens(reference, split_compounds)
+        pairs.append((hypothesis_tokens, reference_tokens))
     return _score(pairs, signature(split_compounds, language))
 
 
 def check_language(language: str, where: str) -> None:
     """Refuse a language that Moses does not know; `where` is for the error."""
-    try:
-        from sacremoses.corpus import NonbreakingPrefixes
-    except ImportError:
-        raise UserError("Moses tokenisation needs the extra 'eval': pip install 'cbmi[eval]'.") from None
-    known = sorted(set(NonbreakingPrefixes().available_langs.values()))
+    corpus = import_extra("sacremoses.corpus", "Moses tokenisation", "eval")
+    known = sorted(set(corpus.NonbreakingPrefixes().available_langs.values()))
     if language not in known:
-        raise UserError(f"{where}: Moses knows no language '{language}'; it knows {', '.join(known)}.")
+        raise UserError(
+            f"{where}: Moses knows no language '{language}'; it knows {', '.join(known)}."
+        )
 
 
 def tokenize(lines: Sequence[str], language: str) -> list[str]:
     """`lines` tokenised by the Moses tokenizer of `language` (sacremoses), without HTML escapes."""
     check_language(language, "--tokenize")
-    from sacremoses import MosesTokenizer
-
-    tokenizer = MosesTokenizer(language)
+    sacremoses = import_extra("sacremoses", "Moses tokenisation", "eval")
+    tokenizer = sacremoses.MosesTokenizer(language)
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
+
+
+def signature(split_compounds: bool, language: str | None) -> str:
+    """What must be known to repeat the figure, in the style of sacrebleu's signatures."""
+    tokens = "given" if language is None else f"moses-{language}"
+    split = "compounds" if split_compounds else "none"
+    return f"multi-bleu|case:mixed|tok:{tokens}|split:{split}"
 
 
 def _tokens(line: str, split_compounds: bool) -> list[bytes]:
     """The tokens of `line`, as bytes.
 
-    The Perl scripts read bytes: to them a no-break space is no space, and a multi-byte letter is
+    The Perl scripts read bytes: to them a no-break space is not a space, and a multi-byte letter is
     several characters, which matters for the hyphens of "a-ä-b". Bytes give the same in both cases.
     """
     encoded = line.encode()
@@ -90,38 +114,43 @@ def _tokens(line: str, split_compounds: bool) -> list[bytes]:
     return encoded.split()
 
 
-def _score(pairs: list[tuple[list[bytes], list[bytes]]], signature: str) -> MultiBleu:
-    """BLEU of (hypothesis tokens, reference tokens) pairs."""
+def _score(pairs: Sequence[TokenPair], signature: str) -> MultiBleu:
+    """BLEU = brevity penalty · geometric mean of the precisions; 0 if one of them is 0."""
     hypothesis_length = sum(len(hypothesis) for hypothesis, _ in pairs)
     reference_length = sum(len(reference) for _, reference in pairs)
-    precisions = tuple(_precision(pairs, order) for order in ORDERS)
+    precisions = [_precision(pairs, order) for order in ORDERS]
     penalty = _brevity_penalty(hypothesis_length, reference_length)
     score = 0.0
     if all(precisions):
-        score = penalty * math.exp(math.fsum(math.log(precision) for precision in precisions) / len(ORDERS))
+        logarithms = [math.log(precision) for precision in precisions]
+        score = penalty * math.exp(math.fsum(logarithms) / len(ORDERS))
     return MultiBleu(
-        100 * score,
-        tuple(100 * precision for precision in precisions),
-        penalty,
-        hypothesis_length,
-        reference_length,
-        signature,
+        score=100 * score,
+        precisions=tuple(100 * precision for precision in precisions),
+        brevity_penalty=penalty,
+        hypothesis_length=hypothesis_length,
+        reference_length=reference_length,
+        signature=signature,
     )
 
 
-def _precision(pairs: list[tuple[list[bytes], list[bytes]]], order: int) -> float:
+def _precision(pairs: Sequence[TokenPair], order: int) -> float:
     """The share of the hypotheses' n-grams of this order that occur in their references."""
-    matches = total = 0
+    matches = 0
+    total = 0
     for hypothesis, reference in pairs:
         found = _ngrams(hypothesis, order)
+        # `&` takes the smaller count of each n-gram: this is the clipping of BLEU.
+        clipped = found & _ngrams(reference, order)
+        matches += clipped.total()
         total += found.total()
-        matches += (found & _ngrams(reference, order)).total()  # & takes the smaller count: clipping
     return matches / total if total else 0.0
 
 
-def _ngrams(tokens: list[bytes], order: int) -> Counter:
+def _ngrams(tokens: list[bytes], order: int) -> Counter[tuple[bytes, ...]]:
     """How often each n-gram of this order occurs in `tokens`."""
-    return Counter(zip(*(tokens[start:] for start in range(order)), strict=False))
+    starts = range(len(tokens) - order + 1)
+    return Counter(tuple(tokens[start : start + order]) for start in starts)
 
 
 def _brevity_penalty(hypothesis_length: int, reference_length: int) -> float:
@@ -129,9 +158,3 @@ def _brevity_penalty(hypothesis_length: int, reference_length: int) -> float:
     if hypothesis_length == 0 or reference_length == 0:
         return 0.0
     return min(1.0, math.exp(1 - reference_length / hypothesis_length))
-
-
-def signature(split_compounds: bool, language: str | None) -> str:
-    """What must be known to repeat the figure, in the style of sacrebleu's signatures."""
-    tokens = "given" if language is None else f"moses-{language}"
-    return f"multi-bleu|case:mixed|tok:{tokens}|split:{'compounds' if split_compounds else 'none'}"

@@ -1,9 +1,10 @@
 """How fast training and translation are on this machine, beside peers on one H200.
 
-Random pairs with the lengths of real ones: target ~ lognormal with mean 27, 3 to 120 pieces; source = target ×
-N(1, 0.12); 32,768 pieces. Training is the loop of `cbmi train` (batches from disk, forward, backward, clipping,
-Adam, figures read) without validation and checkpoints; only real target tokens count. Translation is beam search with
-random weights, every sentence forced to the same number of tokens.
+The pairs are random, with the lengths of real ones: target ~ lognormal with mean 27, 3 to 120
+pieces; source = target × N(1, 0.12); a vocabulary of 32,768 pieces. Training is the loop of `cbmi
+train` (batches from disk, forward, backward, clipping, Adam, figures read) without validation and
+checkpoints; only real target tokens count. Translation is beam search with random weights; every
+sentence is forced to the same number of tokens.
 """
 
 from __future__ import annotations
@@ -13,53 +14,37 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from cbmi import __version__
-from cbmi.config import RunConfig, check
+from cbmi.config import RunSettings, StageSettings, check
 from cbmi.data.corpus import Corpus
 from cbmi.data.statistics import Statistics
-from cbmi.decoding import translate_ids
+from cbmi.decoding import SearchSettings, translate_ids
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, to_json
 from cbmi.model import kernels
 from cbmi.objectives import TABLE, build
 from cbmi.progress import say
+from cbmi.reporting.tables import markdown_table
 from cbmi.training.live_run import LiveRun
-from cbmi.training.log import figures
 from cbmi.training.networks import new_translator
-from cbmi.training.run import Run
-from cbmi.training.trainer import Trainer
+from cbmi.training.run import RunDirectory
+from cbmi.training.stage import StageSession, open_stage
 from cbmi.training.validation import SPECIAL
 from cbmi.training.world import World, choose_device, choose_precision
+from cbmi.version import __version__
 
-# Real target tokens per second of the fastest peer, measured on one H200 on the same lengths (2026-11-15): Hugging
-# Face's MarianMT compiled layer by layer (eager for big at 4096), and the paper's own fairseq code.
-PEERS = {
-    ("base", 4096, "ce"): 94_400,
-    ("base", 32768, "ce"): 457_000,
-    ("big", 4096, "ce"): 87_800,
-    ("big", 32768, "ce"): 243_000,
-    ("base", 4096, "cbmi, LM trained along"): 60_800,
-    ("base", 32768, "cbmi, LM trained along"): 235_000,
-    ("big", 4096, "cbmi, LM trained along"): 59_300,
-    ("big", 32768, "cbmi, LM trained along"): 140_000,
-    ("base", 4096, "cbmi, LM frozen"): 61_600,
-    ("base", 32768, "cbmi, LM frozen"): 285_000,
-    ("big", 4096, "cbmi, LM frozen"): 61_400,
-    ("big", 32768, "cbmi, LM frozen"): 168_000,
-    ("base", "translation"): 1_897,  # sentences/s of the paper's own code; beam 4, 30 tokens
-    ("big", "translation"): 1_234,
-}
-SYSTEMS = {
+SYSTEMS: dict[str, dict[str, str]] = {
     "ce": {"objective": "ce", "language_model": "off"},
-    "cbmi, LM trained along": {"objective": "cbmi", "language_model": "joint"},
+    "cbmi, LM trained jointly": {"objective": "cbmi", "language_model": "joint"},
     "cbmi, LM frozen": {"objective": "cbmi", "language_model": "frozen"},
     "cbmi, LM cached": {"objective": "cbmi", "language_model": "cached"},
 }
@@ -67,13 +52,13 @@ WARM_UP = 6  # steps before the clock starts
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchmarkSettings:
     presets: tuple[str, ...] = ("base",)
     tokens: tuple[int, ...] = (4096, 32768)
     every_objective: bool = False
     steps: int = 40
     sentences: int = 2048
-    length: int = 30
+    length: int = 30  # tokens of every translation
     vocabulary: int = 32768
     device: str = "auto"
     precision: str = "auto"
@@ -82,34 +67,82 @@ class Options:
     head_tokens: int = 0
 
 
-def run_benchmark(options: Options, output: Path | None) -> str:
+@dataclass(frozen=True)
+class TrainingSpeed:
+    """Of one system: medians over a few blocks of steps."""
+
+    what: str
+    preset: str
+    tokens: int
+    tokens_per_second: float
+    spread: tuple[float, float]  # the slowest and the fastest block
+    ms_per_step: float
+    mfu: float
+    waiting: float  # the largest share of a block's time spent waiting for batches
+    warm_up_seconds: float
+    peak_gib: float | None
+    over_ce: float | None = None  # its time per step over that of `ce`
+    peer: int | None = None  # tokens per second of the fastest peer
+
+
+@dataclass(frozen=True)
+class TranslationSpeed:
+    preset: str
+    sentences_per_second: float
+    spread: tuple[float, float]
+    peer: int | None
+    what: str = "translation"
+
+
+@cache
+def peers() -> dict[tuple[str, int, str] | tuple[str, str], int]:
+    """What peers reach, by (preset, tokens, system), and by (preset, "translation")."""
+    text = resources.files("cbmi.experiments").joinpath("peers.json").read_text(encoding="utf-8")
+    record = json.loads(text)
+    speeds: dict[tuple[str, int, str] | tuple[str, str], int] = {}
+    for row in record["training"]:
+        speeds[row["preset"], row["tokens"], row["system"]] = row["per_second"]
+    for row in record["translation"]:
+        speeds[row["preset"], "translation"] = row["per_second"]
+    return speeds
+
+
+def run_benchmark(settings: BenchmarkSettings, output: Path | None) -> str:
     """Measure; gives a table. Results are appended to `output` as JSON lines, as they come."""
-    where = machine(choose_device(options.device))
+    where = machine(choose_device(settings.device))
     if output:
         with disk_errors(output):
             output.parent.mkdir(parents=True, exist_ok=True)
             output.touch()
-    rows: list[dict[str, Any]] = []
+    rows: list[TrainingSpeed | TranslationSpeed] = []
 
-    def note(row: dict[str, Any]) -> None:
+    def add(row: TrainingSpeed | TranslationSpeed) -> None:
         rows.append(row)
         say(_summary(row))
         if output:
             with open(output, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row | {"machine": where}) + "\n")
+                file.write(json.dumps({**asdict(row), "machine": where}) + "\n")
 
-    for preset in options.presets:
-        for tokens in options.tokens:
-            measure_training(options, preset, tokens, note)
-        if options.sentences:
-            note(measure_translation(options, preset))
-    return f"{where}\n\n{table(rows)}"
+    for preset in settings.presets:
+        for tokens in settings.tokens:
+            with tempfile.TemporaryDirectory() as folder:
+                for row in _measure_training(settings, preset, tokens, Path(folder)):
+                    add(row)
+        if settings.sentences:
+            add(measure_translation(settings, preset))
+    return f"{where}\n\n{speed_table(rows)}"
 
 
 def machine(device: torch.device) -> str:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    threads = f"{torch.get_num_threads()} threads"
-    return f"{time.strftime('%Y-%m-%d')}, {name}, {threads}, torch {torch.__version__}, cbmi {__version__}"
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return (
+        f"{time.strftime('%Y-%m-%d')}, {name}, {threads} threads, torch {torch.__version__}, "
+        f"cbmi {__version__}"
+    )
 
 
 def write_corpus(folder: Path, pairs: int, vocabulary: int) -> None:
@@ -119,148 +152,200 @@ def write_corpus(folder: Path, pairs: int, vocabulary: int) -> None:
     source = np.clip(target * random.normal(1, 0.12, pairs), 3, 140).astype(np.int64)
     folder.mkdir(parents=True)
     for name, lengths in (("source", source), ("target", target)):
-        random.integers(4, vocabulary, lengths.sum()).astype(np.uint16).tofile(folder / f"{name}.ids")
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64).tofile(folder / f"{name}.offsets")
+        ids = random.integers(4, vocabulary, lengths.sum()).astype(np.uint16)
+        ids.tofile(folder / f"{name}.ids")
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets.tofile(folder / f"{name}.offsets")
     np.arange(pairs).tofile(folder / "lines")
     tokens = {"source": int(source.sum()), "target": int(target.sum())}
-    (folder / "meta.json").write_text(to_json({"pairs": pairs, "dtype": "uint16", "tokens": tokens}))
+    meta = {"pairs": pairs, "dtype": "uint16", "tokens": tokens}
+    (folder / "meta.json").write_text(to_json(meta))
 
 
 def sentence_lengths(random: np.random.Generator, count: int) -> np.ndarray:
-    return np.clip(random.lognormal(np.log(27) - 0.18, 0.6, count), 3, 120).astype(np.int64)
+    lengths = random.lognormal(np.log(27) - 0.18, 0.6, count)
+    return np.clip(lengths, 3, 120).astype(np.int64)
 
 
-def systems(options: Options) -> dict[str, dict[str, Any]]:
-    chosen = dict(SYSTEMS)
-    for name, kind in TABLE.items() if options.every_objective else ():
-        if name not in ("ce", "cbmi", "weights-file"):
-            needs = build({"name": name}, name).needs if isinstance(kind.needs, property) else kind.needs
-            chosen[name] = {"objective": name, "language_model": "frozen" if "lm" in needs else "off"}
-    return chosen
+def benchmark_systems(settings: BenchmarkSettings) -> dict[str, dict[str, str]]:
+    """Objective and language model of each system, by label."""
+    systems = dict(SYSTEMS)
+    if settings.every_objective:
+        for name in TABLE:
+            if name not in ("ce", "cbmi", "weights-file"):
+                needs = build({"name": name}, name).needs()
+                language_model = "frozen" if "lm" in needs else "off"
+                systems[name] = {"objective": name, "language_model": language_model}
+    return systems
 
 
-def config_for(options: Options, preset: str, tokens: int, folder: Path) -> RunConfig:
-    stages = [{"name": f"stage{i}", "steps": 1, **s} for i, s in enumerate(systems(options).values())]
+def config_for(settings: BenchmarkSettings, preset: str, tokens: int, folder: Path) -> RunSettings:
+    # A frozen language model comes from a stage that trained one, so that stage goes first.
+    stages: list[dict[str, Any]] = [{"name": "first", "steps": 1, "language_model": "train"}]
+    for number, system in enumerate(benchmark_systems(settings).values()):
+        stages.append({"name": f"stage{number}", "steps": 1, **system})
     values = {
         "output": str(folder),
-        "data": {"source": "xx", "target": "yy", "train": ["none"], "vocabulary": {"size": options.vocabulary}},
+        "data": {
+            "source": "xx",
+            "target": "yy",
+            "train": ["none"],
+            "vocabulary": {"size": settings.vocabulary},
+        },
         "model": preset,
         "batch": {"tokens": tokens},
-        # A language model that rests comes from a stage that trained one, so that stage goes first.
-        "stages": [{"name": "first", "steps": 1, "language_model": "train"}, *stages],
-        "device": options.device,
-        "precision": options.precision,
-        "compile": options.compile,
-        "memory": {"recompute_layers": options.recompute_layers, "head_tokens": options.head_tokens},
+        "stages": stages,
+        "device": settings.device,
+        "precision": settings.precision,
+        "compile": settings.compile,
+        "memory": {
+            "recompute_layers": settings.recompute_layers,
+            "head_tokens": settings.head_tokens,
+        },
     }
-    return check(RunConfig, values, "benchmark")
+    return check(RunSettings, values, "benchmark")
 
 
-def new_trainer(options: Options, preset: str, tokens: int, folder: Path) -> Trainer:
-    """A run of random data, ready for its stages."""
-    write_corpus(folder / "corpus", max(500, -(-tokens * options.steps // 27)), options.vocabulary)
-    config = config_for(options, preset, tokens, folder / "run")
-    run = Run(config.output)
+def new_live_run(
+    settings: BenchmarkSettings, preset: str, tokens: int, folder: Path
+) -> tuple[LiveRun, Statistics]:
+    """A run on random data, ready for its stages."""
+    pairs = max(500, -(-tokens * settings.steps // 27))
+    write_corpus(folder / "corpus", pairs, settings.vocabulary)
+    config = config_for(settings, preset, tokens, folder / "run")
+    run = RunDirectory(config.output)
     run.vocab.mkdir(parents=True)
     (run.vocab / "shared.model").touch()
-    sizes = (options.vocabulary, options.vocabulary)
+    sizes = (settings.vocabulary, settings.vocabulary)
     live = LiveRun(config, run, sizes, World(0, 1, choose_device(config.device)))
     live.place_language_model(config.stages[0])
-    objectives = [build(stage.objective, stage.name) for stage in config.stages]
-    return Trainer(live, objectives, Statistics(Corpus(folder / "corpus"), sizes), None)
+    return live, Statistics(Corpus(folder / "corpus"), sizes)
 
 
-def measure_training(options: Options, preset: str, tokens: int, note: Callable[[dict[str, Any]], None]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = new_trainer(options, preset, tokens, Path(folder))
-        of_ce = None
-        for number, label in enumerate(systems(options), start=1):
-            trainer.live.begin_stage(number)
-            row = {"what": label, "preset": preset, "tokens": tokens, **measure_stage(trainer, number, options.steps)}
-            of_ce = row["ms_per_step"] if label == "ce" else of_ce
-            row["over_ce"] = row["ms_per_step"] / of_ce
-            row["peer"] = PEERS.get((preset, tokens, label))
-            note(row)
+def _measure_training(
+    settings: BenchmarkSettings, preset: str, tokens: int, folder: Path
+) -> Iterator[TrainingSpeed]:
+    live, data = new_live_run(settings, preset, tokens, folder)
+    ms_of_ce = None
+    for number, label in enumerate(benchmark_systems(settings), start=1):
+        live.begin_stage(number)
+        row = measure_stage(live, data, number, label, preset, settings.steps)
+        if label == "ce":
+            ms_of_ce = row.ms_per_step
+        over_ce = row.ms_per_step / ms_of_ce if ms_of_ce else None
+        peer = peers().get((preset, tokens, label))
+        yield replace(row, over_ce=over_ce, peer=peer)
 
 
-def measure_stage(trainer: Trainer, number: int, steps: int) -> dict[str, Any]:
-    stage, objective = trainer.config.stages[number], trainer.objectives[number]
-    on_gpu = trainer.world.device.type == "cuda"
+def measure_stage(
+    live: LiveRun, data: Statistics, number: int, label: str, preset: str, steps: int
+) -> TrainingSpeed:
+    stage: StageSettings = live.config.stages[number]
+    objective = build(stage.objective, stage.name)
+    on_gpu = live.world.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    speeds, shares, waits, block = [], [], [], max(1, steps // 4)
+    block = max(1, steps // 4)
+    figures = []
     begun = time.monotonic()
-    with trainer.running(stage, objective) as running:
-        for _ in range(WARM_UP):
-            trainer.step(running)
-        figures(running.stepper.meter.read())
-        warm_up = time.monotonic() - begun
-        compiled = kernels.compiled()
-        running.clock.read()
+    with open_stage(live, stage, objective, data) as session:
+        _steps(session, WARM_UP)
+        warm_up_seconds = time.monotonic() - begun
+        variants = kernels.compiled_variants()
+        session.read_throughput()
         for _ in range(max(1, steps // block)):
-            for _ in range(block):
-                trainer.step(running)
-            figures(running.stepper.meter.read())
-            record = running.clock.read()
-            speeds.append((record["tokens_per_second"], record["seconds"] / block))
-            shares.append(record["mfu"])
-            waits.append(record["waiting"])
-        if kernels.compiled() != compiled:
-            raise UserError(f"{objective.__class__.__name__}: kernels were compiled anew after {WARM_UP} steps.")
-    return {
-        "tokens_per_second": statistics.median(speed for speed, _ in speeds),
-        "spread": [min(speeds)[0], max(speeds)[0]],
-        "ms_per_step": 1000 * statistics.median(seconds for _, seconds in speeds),
-        "mfu": statistics.median(shares),
-        "waiting": max(waits),
-        "warm_up_seconds": warm_up,
-        "peak_gib": torch.cuda.max_memory_reserved() / 2**30 if on_gpu else None,
-    }
+            _steps(session, block)
+            figures.append(session.read_throughput())
+        if kernels.compiled_variants() != variants:
+            raise UserError(f"{label}: kernels were compiled again after {WARM_UP} steps.")
+    speeds = [record["tokens_per_second"] for record in figures]
+    seconds = statistics.median(record["seconds"] for record in figures) / block
+    return TrainingSpeed(
+        what=label,
+        preset=preset,
+        tokens=live.config.batch.tokens,
+        tokens_per_second=statistics.median(speeds),
+        spread=(min(speeds), max(speeds)),
+        ms_per_step=1000 * seconds,
+        mfu=statistics.median(record["mfu"] for record in figures),
+        waiting=max(record["waiting"] for record in figures),
+        warm_up_seconds=warm_up_seconds,
+        peak_gib=torch.cuda.max_memory_reserved() / 2**30 if on_gpu else None,
+    )
 
 
-def measure_translation(options: Options, preset: str) -> dict[str, Any]:
-    device = choose_device(options.device)
-    kernels.use(options.compile == "auto")
-    model = config_for(options, preset, 4096, Path(".")).model
-    dtype = choose_precision(options.precision, device)
-    network = new_translator(model, (options.vocabulary, options.vocabulary), shared=True)
+def _steps(session: StageSession, count: int) -> None:
+    for _ in range(count):
+        session.step()
+    session.stepper.meter.read()  # waits for the device, as training does when it logs
+
+
+def measure_translation(settings: BenchmarkSettings, preset: str) -> TranslationSpeed:
+    device = choose_device(settings.device)
+    config = config_for(settings, preset, 4096, Path("."))
+    dtype = choose_precision(settings.precision, device)
+    network = new_translator(config, (settings.vocabulary, settings.vocabulary))
     network = network.to(device, dtype).eval().requires_grad_(False)
     random = np.random.default_rng(0)
-    lengths = sentence_lengths(random, options.sentences)
-    sentences = [random.integers(4, options.vocabulary, length).tolist() for length in lengths]
+    lengths = sentence_lengths(random, settings.sentences)
+    sentences = [random.integers(4, settings.vocabulary, length).tolist() for length in lengths]
     speeds = []
     for _ in range(4 if device.type == "cuda" else 2):
         begun = time.monotonic()
-        translate_ids(network, sentences, SPECIAL, beam=4, length_penalty=0.6, limit=options.length)
-        speeds.append(options.sentences / (time.monotonic() - begun))
-    row = {"what": "translation", "preset": preset, "sentences_per_second": statistics.median(speeds[1:])}
-    return row | {"spread": [min(speeds[1:]), max(speeds[1:])], "peer": PEERS.get((preset, "translation"))}
+        translate_ids(network, sentences, SearchSettings(SPECIAL), limit=settings.length)
+        speeds.append(settings.sentences / (time.monotonic() - begun))
+    speeds = speeds[1:]  # the first compiles kernels
+    return TranslationSpeed(
+        preset=preset,
+        sentences_per_second=statistics.median(speeds),
+        spread=(min(speeds), max(speeds)),
+        peer=peers().get((preset, "translation")),
+    )
 
 
-def _summary(row: dict[str, Any]) -> str:
-    if "tokens" in row:
-        return f"{row['preset']}, {row['tokens']:,} tokens, {row['what']}: {row['tokens_per_second']:,.0f} tokens/s"
-    return f"{row['preset']}, translation: {row['sentences_per_second']:,.1f} sentences/s"
+def _summary(row: TrainingSpeed | TranslationSpeed) -> str:
+    if isinstance(row, TrainingSpeed):
+        speed = f"{row.tokens_per_second:,.0f} tokens/s"
+        return f"{row.preset}, {row.tokens:,} tokens, {row.what}: {speed}"
+    return f"{row.preset}, translation: {row.sentences_per_second:,.1f} sentences/s"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The results as Markdown; the last columns are the fastest peer on one H200, and how much faster this was."""
-    heads = ["", "batch", "per second", "ms/step", "over ce", "MFU", "waiting", "peak GiB", "peer, H200", "ratio"]
-    lines = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
+def speed_table(rows: list[TrainingSpeed | TranslationSpeed]) -> str:
+    """The results as Markdown; last, the fastest peer on one H200 and how much faster this was."""
+    header = [
+        "",
+        "batch",
+        "per second",
+        "ms/step",
+        "over ce",
+        "MFU",
+        "waiting",
+        "peak GiB",
+        "peer, H200",
+        "ratio",
+    ]
+    lines = []
     for row in rows:
-        peer = row["peer"]
-        speed = row.get("tokens_per_second") or row["sentences_per_second"]
-        cells = [
-            f"{row['preset']}, {row['what']}",
-            f"{row.get('tokens', '')}",
-            f"{speed:,.{0 if speed > 100 else 1}f}",
-        ]
-        if "tokens" in row:
-            peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f}"
-            cells += [f"{row['ms_per_step']:,.1f}", f"{row['over_ce']:.2f}", f"{row['mfu']:.0%}"]
-            cells += [f"{row['waiting']:.1%}", peak]
+        if isinstance(row, TrainingSpeed):
+            speed = row.tokens_per_second
+            cells = [
+                str(row.tokens),
+                _speed_text(speed),
+                f"{row.ms_per_step:,.1f}",
+                "" if row.over_ce is None else f"{row.over_ce:.2f}",
+                f"{row.mfu:.0%}",
+                f"{row.waiting:.1%}",
+                "" if row.peak_gib is None else f"{row.peak_gib:.1f}",
+            ]
         else:
-            cells += [""] * 5
-        lines.append([*cells, f"{peer:,}" if peer else "", f"{speed / peer:.1f}" if peer else ""])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+            speed = row.sentences_per_second
+            cells = ["", _speed_text(speed), "", "", "", "", ""]
+        peer = f"{row.peer:,}" if row.peer else ""
+        ratio = f"{speed / row.peer:.1f}" if row.peer else ""
+        lines.append([f"{row.preset}, {row.what}", *cells, peer, ratio])
+    return markdown_table(header, lines, "l" + "r" * (len(header) - 1))
+
+
+def _speed_text(speed: float) -> str:
+    return f"{speed:,.0f}" if speed > 100 else f"{speed:,.1f}"

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cbmi.analysis.drawing import BLUE, CYCLE, GREEN, GREY, INK, ORANGE, RED, drawable, drawn, plotting
-from cbmi.experiments.settings import Experiment
-from cbmi.experiments.table import METRIC_NAMES, Cell, Row, Table
+from cbmi.experiments.accuracy import pooled_accuracy
+from cbmi.experiments.records import JobKind, JobResult
+from cbmi.experiments.settings import VALIDATION_SET, ExperimentSettings, SystemSettings
+from cbmi.experiments.table import METRIC_NAMES, ResultsTable, ScoreCell
+from cbmi.inspection.prior_accuracy import AccuracyBin
+from cbmi.reporting.drawing import (
+    BLUE,
+    CYCLE,
+    FAINT,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    Picture,
+    Plotter,
+    drawable,
+    drawn,
+    plotting,
+)
+from cbmi.reporting.tables import bin_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PRIOR_STYLES = {
     "lm": ("LM prior", GREEN, "o"),
@@ -16,206 +40,328 @@ PRIOR_STYLES = {
     "cbmi": ("CBMI prior", RED, "s"),
 }
 FAR = 8  # times as far from the baseline as usual: such a system would squeeze the others together
-Record = dict[str, Any]
+MOST_ROWS = 40  # of a table whose differences are drawn
 
 
-def make_figures(experiment: Experiment, table: Table, records: list[Record]) -> dict[str, tuple[bytes, bytes]]:
-    """(SVG, PNG) by name, of what the experiment has."""
-    result = {}
-    with plotting() as pyplot:
-        makers = {
-            "differences": lambda: differences(pyplot, experiment, table),
-            "sweep": lambda: sweep(pyplot, experiment, records),
-            "prior-accuracy": lambda: prior_accuracy(pyplot, experiment, records),
-            "validation": lambda: validation(pyplot, experiment, records),
+def experiment_figures(
+    experiment: ExperimentSettings, table: ResultsTable, results: Sequence[JobResult]
+) -> dict[str, Picture]:
+    """Pictures by name, of what the experiment has."""
+    with plotting() as plotter:
+        figures = {
+            "differences": difference_figure(plotter, experiment, table),
+            "sweep": sweep_figure(plotter, experiment, results),
+            "prior-accuracy": prior_accuracy_figure(plotter, experiment, results),
+            "validation": validation_figure(plotter, experiment, results),
         }
-        for name, make in makers.items():
-            figure = make()
-            if figure is not None:
-                result[name] = drawn(figure)
-    return result
+        return {name: drawn(figure) for name, figure in figures.items() if figure is not None}
 
 
-def differences(pyplot: Any, experiment: Experiment, table: Table) -> Any:
-    """How far every system is from the baseline, a panel a column: the mean, and each seed from its own baseline."""
+class _Compared(NamedTuple):
+    """A system that can be compared with the baseline on one test set."""
 
-    def compared(column: int, block: str) -> list[Row]:
-        return [
-            row for row in table.rows if row.block == block and row.cells[column] and row.cells[column].differences
-        ]
+    label: str
+    cell: ScoreCell
+    difference: float
 
-    blocks = dict.fromkeys(row.block for row in table.rows)
-    panels = [(column, block) for column in range(len(table.columns)) for block in blocks if compared(column, block)]
-    if not panels or len(table.rows) > 40:
+
+def difference_figure(
+    plotter: Plotter, experiment: ExperimentSettings, table: ResultsTable
+) -> Figure | None:
+    """How far every system is from the baseline, one panel per column and block.
+
+    Diamonds are means, dots are seeds, each against the baseline of its own seed.
+    """
+    blocks = dict.fromkeys(row.block for row in table.rows)  # each once
+    panels: list[tuple[str, list[_Compared]]] = []
+    for column, title in enumerate(table.columns):
+        for block in blocks:
+            compared = _compared(table, column, block)
+            if compared:
+                panels.append((title + (f" ({block})" if block else ""), compared))
+    if not panels or len(table.rows) > MOST_ROWS or experiment.baseline is None:
         return None
-    height = 0.9 + 0.3 * max(len(compared(*panel)) for panel in panels)
-    figure, axes = _panels(pyplot, len(panels), (4.2, height), 3)
-    before: list[str] = []  # names that stand beside the panel on the left are not repeated
-    for axis, (column, block) in zip(axes, panels, strict=True):
-        shown = compared(column, block)
-        low, high = _limits([row.cells[column] for row in shown])
-        for place, row in enumerate(reversed(shown)):
-            cell = row.cells[column]
-            points = list(cell.differences.values())
-            color = BLUE if cell.ahead else ORANGE
-            if not low <= cell.difference <= high:  # at the edge, with its number
-                edge, marker, side = (low, "<", 1) if cell.difference < low else (high, ">", -1)
-                axis.plot(edge, place, marker, color=color, markersize=7)
-                where = {"xytext": (8 * side, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-                text = f"{cell.difference:+.2f}".replace("-", "−")
-                axis.annotate(text, (edge, place), ha="left" if side > 0 else "right", **where)
-                continue
-            if len(points) > 1:
-                axis.plot(points, [place] * len(points), "o", color=GREY, markersize=4, alpha=0.8)
-            axis.plot(cell.difference, place, "D", color=color, markersize=6)
-        axis.axvline(0, color=INK, linewidth=1)
-        labels = [drawable(row.label) for row in reversed(shown)]
-        repeated = labels == before and not axis.get_subplotspec().is_first_col()
-        axis.set_yticks(range(len(shown)), [""] * len(labels) if repeated else labels)
-        before = labels
-        axis.set_ylim(-0.6, len(shown) - 0.4)
+    height = 0.9 + 0.3 * max(len(compared) for _, compared in panels)
+    figure, axes = _panels(plotter, len(panels), (4.2, height), 3)
+    baseline = drawable(experiment.label(experiment.baseline))
+    labels_before: list[str] = []
+    for axis, (title, compared) in zip(axes, panels, strict=True):
+        from_below = compared[::-1]
+        _draw_differences(axis, from_below)
+        labels = [drawable(one.label) for one in from_below]
+        # Names that stand beside the panel on the left are not repeated.
+        place = axis.get_subplotspec()
+        repeated = labels == labels_before and place is not None and not place.is_first_col()
+        axis.set_yticks(range(len(labels)), [""] * len(labels) if repeated else labels)
+        labels_before = labels
+        axis.set_ylim(-0.6, len(labels) - 0.4)
         axis.grid(axis="y", visible=False)
-        title = drawable(table.columns[column] + (f" ({block})" if block else ""))
-        name = drawable(experiment.label(experiment.baseline))
-        axis.set(title=title, xlabel=f"{table.metric}, difference to {name}")
+        axis.set(title=drawable(title), xlabel=f"{table.metric}, difference to {baseline}")
     return figure
 
 
-def _panels(pyplot: Any, count: int, size: tuple[float, float], most: int = 2) -> tuple[Any, list[Any]]:
-    """A figure of so many panels of a size, at most so many in a row."""
-    rows = -(-count // most)
+def _compared(table: ResultsTable, column: int, block: str) -> list[_Compared]:
+    found = []
+    for row in table.rows:
+        cell = row.cells[column]
+        if row.block == block and cell is not None and cell.difference is not None:
+            found.append(_Compared(row.label, cell, cell.difference))
+    return found
+
+
+def _draw_differences(axis: Axes, compared: Sequence[_Compared]) -> None:
+    low, high = _limits([one.cell for one in compared])
+    for place, one in enumerate(compared):
+        color = BLUE if one.cell.ahead else ORANGE
+        if one.difference < low:
+            _draw_far(axis, low, place, "<", one.difference, color)
+        elif one.difference > high:
+            _draw_far(axis, high, place, ">", one.difference, color)
+        else:
+            points = list(one.cell.differences.values())
+            if len(points) > 1:
+                axis.plot(points, [place] * len(points), "o", color=GREY, markersize=4, alpha=0.8)
+            axis.plot(one.difference, place, "D", color=color, markersize=6)
+    axis.axvline(0, color=INK, linewidth=1)
+
+
+def _draw_far(
+    axis: Axes, edge: float, place: int, marker: str, difference: float, color: str
+) -> None:
+    """An arrow at the edge of the panel, with the number beside it."""
+    axis.plot(edge, place, marker, color=color, markersize=7)
+    at_left = marker == "<"
+    axis.annotate(
+        f"{difference:+.2f}".replace("-", "−"),
+        (edge, place),
+        xytext=(8 if at_left else -8, 0),
+        textcoords="offset points",
+        ha="left" if at_left else "right",
+        va="center",
+        fontsize=8,
+    )
+
+
+def _limits(cells: Sequence[ScoreCell]) -> tuple[float, float]:
+    """The range that is drawn: all points except those of systems much further off than usual."""
+    compared = [(cell, cell.difference) for cell in cells if cell.difference is not None]
+    far = FAR * float(np.median([abs(difference) for _, difference in compared]))
+    points = [0.0]
+    for cell, difference in compared:
+        if abs(difference) <= far:
+            points.append(difference)
+            points += cell.differences.values()
+    room = 0.08 * (max(points) - min(points))
+    return min(points) - room, max(points) + room
+
+
+def _panels(
+    plotter: Plotter, count: int, size: tuple[float, float], most: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels of a size in inches, at most `most` in a row."""
+    rows = -(-count // most)  # rounded up
     columns = -(-count // rows)
     figsize = (size[0] * columns, size[1] * rows)
-    figure, axes = pyplot.subplots(rows, columns, figsize=figsize, squeeze=False, layout="constrained")
-    axes = list(axes.flat)
+    figure, grid = plotter.subplots(
+        rows, columns, figsize=figsize, squeeze=False, layout="constrained"
+    )
+    axes = list(grid.flat)
     for axis in axes[count:]:
         axis.remove()
     return figure, axes[:count]
 
 
-def _limits(cells: list[Cell]) -> tuple[float, float]:
-    """The range that is drawn: all points but those of systems much further off than the others."""
-    far = FAR * float(np.median([abs(cell.difference) for cell in cells]))
-    near = [cell for cell in cells if abs(cell.difference) <= far]
-    points = [0.0, *(point for cell in near for point in (cell.difference, *cell.differences.values()))]
-    room = 0.08 * (max(points) - min(points))
-    return min(points) - room, max(points) + room
-
-
-def sweep(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
-    """Score over the values of a setting: a panel for every system that varies one, a line for every task."""
+def sweep_figure(
+    plotter: Plotter, experiment: ExperimentSettings, results: Sequence[JobResult]
+) -> Figure | None:
+    """Score over the values of a setting: one panel per system that varies one, a line per task."""
     varying = {name: system for name, system in experiment.systems.items() if system.vary}
-    if not varying:
+    if not varying or experiment.baseline is None:
         return None
-    figure, axes = pyplot.subplots(
-        1, len(varying), figsize=(4.2 * len(varying), 3.2), sharey=True, squeeze=False, layout="constrained"
+    figure, grid = plotter.subplots(
+        1,
+        len(varying),
+        figsize=(4.2 * len(varying), 3.2),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
-    for axis, (name, system) in zip(axes[0], varying.items(), strict=True):
-        ((setting, values),) = system.vary.items()
+    axes = grid[0]
+    for axis, (name, system) in zip(axes, varying.items(), strict=True):
         for task, color in zip(experiment.tasks, CYCLE, strict=False):
-            found = [(value, _scores(experiment, records, task, f"{name}={value}")) for value in values]
-            found = [(value, scores) for value, scores in found if scores]
-            if not found:
-                continue
-            means, spreads = ([f(scores) for _, scores in found] for f in (np.mean, np.std))
-            label = drawable(experiment.title_of(task))
-            axis.errorbar([v for v, _ in found], means, spreads, marker="o", capsize=3, color=color, label=label)
-            base = _scores(experiment, records, task, experiment.baseline)
-            if base:
-                axis.axhline(np.mean(base), color=color, linestyle="--", linewidth=1)
-        fixed = ", ".join(f"{k} {v}" for k, v in system.objective.items() if k not in ("name", "preset"))
-        axis.set(xlabel=f"{setting}" + (f"   ({fixed})" if fixed else ""))
-    on_valid = ", validation" if experiment.report.sets[0] == "valid" else ""
-    axes[0][0].set_ylabel(METRIC_NAMES[experiment.report.metric] + on_valid)
-    axes[0][0].legend(title=f"dashed: {drawable(experiment.label(experiment.baseline))}", fontsize=9)
+            _draw_sweep(axis, experiment, results, task, name, color)
+        axis.set(xlabel=_sweep_label(system))
+    on_valid = ", validation" if experiment.report.sets[0] == VALIDATION_SET else ""
+    axes[0].set_ylabel(METRIC_NAMES[experiment.report.metric] + on_valid)
+    baseline = drawable(experiment.label(experiment.baseline))
+    axes[0].legend(title=f"dashed: {baseline}", fontsize=9)
     return figure
 
 
-def _scores(experiment: Experiment, records: list[Record], task: str, system: str | None) -> list[float]:
+def _draw_sweep(
+    axis: Axes,
+    experiment: ExperimentSettings,
+    results: Sequence[JobResult],
+    task: str,
+    name: str,
+    color: str,
+) -> None:
+    """A task's line, with the standard deviations over the seeds; dashed: its baseline."""
+    places = []
+    means = []
+    spreads = []
+    for values in experiment.systems[name].vary.values():  # there is one setting
+        for value in values:
+            scores = _scores(experiment, results, task, f"{name}={value}")
+            if scores:
+                places.append(value)
+                means.append(np.mean(scores))
+                spreads.append(np.std(scores))
+    if not places:
+        return
+    label = drawable(experiment.title_of(task))
+    axis.errorbar(places, means, spreads, marker="o", capsize=3, color=color, label=label)
+    base = _scores(experiment, results, task, experiment.baseline)
+    if base:
+        axis.axhline(float(np.mean(base)), color=color, linestyle="--", linewidth=1)
+
+
+def _sweep_label(system: SystemSettings) -> str:
+    """The setting that varies, and those that do not."""
+    setting = next(iter(system.vary))
+    fixed = []
+    for key, value in system.objective.items():
+        if key not in ("name", "preset"):
+            fixed.append(f"{key} {value}")
+    return f"{setting}   ({', '.join(fixed)})" if fixed else setting
+
+
+def _scores(
+    experiment: ExperimentSettings, results: Sequence[JobResult], task: str, system: str | None
+) -> list[float]:
     """Of a system's runs on the report's first test set."""
-    found = [r for r in records if r["kind"] == "system" and (r["task"], r["system"]) == (task, system)]
-    result = []
-    for record in found:
-        names = experiment.reported(record["scores"])
-        result += [record["scores"][name][experiment.metric(task)] for name in names[:1]]
-    return result
+    scores = []
+    for result in results:
+        if result.kind is JobKind.SYSTEM and result.task == task and result.system == system:
+            test_sets = experiment.reported(result.scores)
+            if test_sets:
+                scores.append(result.scores[test_sets[0]][experiment.metric(task)])
+    return scores
 
 
-def prior_accuracy(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
-    """Top-1 accuracy of the three priors in bins of CBMI, and how many tokens are in each: a panel a task."""
-    found = {
-        task: [r["accuracy"] for r in records if r["kind"] == "prior-accuracy" and r["task"] == task]
-        for task in experiment.tasks
-    }
-    found = {task: accuracies for task, accuracies in found.items() if accuracies}
-    if not found:
+def prior_accuracy_figure(
+    plotter: Plotter, experiment: ExperimentSettings, results: Sequence[JobResult]
+) -> Figure | None:
+    """Top-1 accuracy of the three priors in bins of CBMI, one panel per task.
+
+    Bars are the shares of the tokens that are in each bin.
+    """
+    by_task: dict[str, list[AccuracyBin]] = {}
+    for task in experiment.tasks:
+        pooled = pooled_accuracy(results, task)
+        if pooled:
+            by_task[task] = pooled
+    if not by_task:
         return None
-    figure, axes = _panels(pyplot, len(found), (5.6, 3.4))
-    for axis, (task, accuracies) in zip(axes, found.items(), strict=True):
-        bins = accuracies[0]["bins"]
-        tokens = np.sum([[b["tokens"] for b in one["bins"]] for one in accuracies], axis=0)
-        places = np.arange(len(bins))
-        axis.bar(places, tokens / tokens.sum(), color="#e1e5ea", width=0.9, label="share of tokens")
-        for prior, (label, color, marker) in PRIOR_STYLES.items():
-            right = np.sum([[b["tokens"] * b.get(prior, 0.0) for b in one["bins"]] for one in accuracies], axis=0)
-            shares = np.where(tokens > 0, right / np.maximum(tokens, 1), np.nan)
-            axis.plot(places, shares, marker=marker, color=color, label=label)
-        names = [_bin_label(b) for b in bins]
-        axis.set_xticks(places, names, fontsize=8)
-        axis.set(xlabel="CBMI, nats", ylabel="top-1 accuracy", ylim=(0, 1))
+    figure, axes = _panels(plotter, len(by_task), (5.6, 3.4))
+    for axis, (task, pooled) in zip(axes, by_task.items(), strict=True):
+        _draw_accuracies(axis, pooled)
         axis.set_title(_title(experiment, task))
     axes[0].legend(fontsize=9)
     return figure
 
 
-def _bin_label(record: Record) -> str:
-    low, high = record["above"], record["to"]
-    if low is None:
-        return f"≤{high:g}"
-    return f">{low:g}" if high is None else f"{low:g}…{high:g}"
+def _draw_accuracies(axis: Axes, pooled: Sequence[AccuracyBin]) -> None:
+    """pooled: the bins, and at last all tokens."""
+    *bins, whole = pooled
+    places = range(len(bins))
+    shares_of_tokens = [one.tokens / whole.tokens for one in bins]
+    axis.bar(places, shares_of_tokens, color=FAINT, width=0.9, label="share of tokens")
+    for prior, (label, color, marker) in PRIOR_STYLES.items():
+        # NaN, where there is no token, leaves a gap in the line.
+        shares = [one.shares.get(prior, math.nan) for one in bins]
+        axis.plot(places, shares, marker=marker, color=color, label=label)
+    labels = [bin_label(one.above, one.to, compact=True) for one in bins]
+    axis.set_xticks(places, labels, fontsize=8)
+    axis.set(xlabel="CBMI, nats", ylabel="top-1 accuracy", ylim=(0, 1))
 
 
-def validation(pyplot: Any, experiment: Experiment, records: list[Record]) -> Any:
-    """The course of validation, a panel a task: the shared stages, then every system; means over the seeds."""
-    tasks = [t for t in experiment.tasks if any(r["task"] == t and r.get("validations") for r in records)]
-    if not tasks:
+def validation_figure(
+    plotter: Plotter, experiment: ExperimentSettings, results: Sequence[JobResult]
+) -> Figure | None:
+    """The course of validation, one panel per task; means over the seeds.
+
+    First the shared stages, then every system.
+    """
+    by_task: dict[str, list[JobResult]] = {}
+    for task in experiment.tasks:
+        validated = [result for result in results if result.task == task and result.validations]
+        if validated:
+            by_task[task] = validated
+    if not by_task:
         return None
-    figure, axes = _panels(pyplot, len(tasks), (5.6, 3.4))
-    for axis, task in zip(axes, tasks, strict=True):
-        mine = [r for r in records if r["task"] == task and r.get("validations")]
-        kind = "valid_bleu" if "valid_bleu" in mine[0]["validations"][0] else "valid_loss"
-        start, shown = [r for r in mine if r["kind"] == "start"], []
-        if start:
-            steps, values = _course(start, kind)
-            axis.plot(steps, values, color=INK, marker="o" if len(steps) == 1 else None, label="shared stages")
-        systems = [s for s in experiment.expanded() if any(r.get("system") == s for r in mine)]
-        for place, system in enumerate(systems):
-            line = "-" if place < len(CYCLE) else ":"
-            course = _course([r for r in mine if r.get("system") == system], kind)
-            marker = "o" if len(course[0]) == 1 else None  # a single validation is no line
-            style = {"color": CYCLE[place % len(CYCLE)], "marker": marker, "linewidth": 1.2}
-            axis.plot(*course, line, label=drawable(experiment.label(system)), **style)
-            shown += course[1]
-        kind_name = {"valid_bleu": "validation BLEU"}.get(kind, "validation loss")
-        axis.set(xlabel="steps", ylabel=kind_name, title=_title(experiment, task))
-        if kind == "valid_bleu" and start and len(values) > 3:  # the first steps would squeeze the rest
-            bottom = min([np.percentile(values, 30), *shown])
-            axis.set_ylim(bottom=bottom - 0.05 * (max([*values, *shown]) - bottom))
-        axis.locator_params(axis="x", nbins=5)
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    figure.legend(*axes[-1].get_legend_handles_labels(), fontsize=8, loc="outside right center")
+    figure, axes = _panels(plotter, len(by_task), (5.6, 3.4))
+    for axis, (task, validated) in zip(axes, by_task.items(), strict=True):
+        _draw_validation(axis, experiment, validated)
+        axis.set_title(_title(experiment, task))
+    handles, labels = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside right center")
     return figure
 
 
-def _title(experiment: Experiment, task: str) -> str:
-    block = experiment.tasks[task].block
-    return drawable(experiment.title_of(task) + (f" ({block})" if block else ""))
+def _draw_validation(
+    axis: Axes, experiment: ExperimentSettings, results: Sequence[JobResult]
+) -> None:
+    by_bleu = results[0].validations[0].bleu is not None
+    shared = _course([result for result in results if result.kind is JobKind.START], by_bleu)
+    if shared.steps:
+        marker = _marker(shared)
+        axis.plot(shared.steps, shared.values, color=INK, marker=marker, label="shared stages")
+    names = {result.system for result in results}
+    systems = [system for system in experiment.expanded() if system in names]
+    shown: list[float] = []  # values of all systems
+    for place, system in enumerate(systems):
+        course = _course([result for result in results if result.system == system], by_bleu)
+        axis.plot(
+            course.steps,
+            course.values,
+            "-" if place < len(CYCLE) else ":",
+            label=drawable(experiment.label(system)),
+            color=CYCLE[place % len(CYCLE)],
+            marker=_marker(course),
+            linewidth=1.2,
+        )
+        shown += course.values
+    axis.set(xlabel="steps", ylabel="validation BLEU" if by_bleu else "validation loss")
+    if by_bleu and len(shared.values) > 3:  # the first steps would squeeze the rest
+        bottom = min([np.percentile(shared.values, 30), *shown])
+        top = max([*shared.values, *shown])
+        axis.set_ylim(bottom=bottom - 0.05 * (top - bottom))
+    axis.locator_params(axis="x", nbins=5)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def _course(records: list[Record], kind: str) -> tuple[list[int], list[float]]:
+class _Course(NamedTuple):
+    steps: list[int]
+    values: list[float]
+
+
+def _course(results: Sequence[JobResult], by_bleu: bool) -> _Course:
+    """Validation BLEU or loss by step, means over the runs."""
     values: dict[int, list[float]] = {}
-    for record in records:
-        for one in record["validations"]:
-            values.setdefault(one["step"], []).append(one[kind])
+    for result in results:
+        for point in result.validations:
+            value = point.bleu if by_bleu else point.loss
+            if value is not None:
+                values.setdefault(point.step, []).append(value)
     steps = sorted(values)
-    return steps, [float(np.mean(values[step])) for step in steps]
+    return _Course(steps, [float(np.mean(values[step])) for step in steps])
+
+
+def _marker(course: _Course) -> str | None:
+    return "o" if len(course.steps) == 1 else None  # a single validation is not a line
+
+
+def _title(experiment: ExperimentSettings, task: str) -> str:
+    block = experiment.block_of(task)
+    return drawable(experiment.title_of(task) + (f" ({block})" if block else ""))

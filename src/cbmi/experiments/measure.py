@@ -3,88 +3,135 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from cbmi.data.text import read_lines, read_pairs
 from cbmi.errors import UserError
 from cbmi.evaluation.significance import Metric, Resampled, compare
-from cbmi.experiments.jobs import Plan
-from cbmi.experiments.table import tested_against
-from cbmi.progress import bar
-
-Record = dict[str, Any]
+from cbmi.experiments.plan import Plan
+from cbmi.experiments.records import JobKind, JobResult, SystemComparison
+from cbmi.progress import Bar, bar
 
 
-def records_of(plan: Plan) -> list[Record]:
-    """Results of the jobs that are done, one for each system: systems with the same settings share a job."""
-    by_job = {record["job"]: record for record in plan.results()}
-    records = [record for record in by_job.values() if record["kind"] != "system"]
+class Measured(NamedTuple):
+    results: list[JobResult]  # with the score by the report's metric
+    comparisons: list[SystemComparison]
+    signatures: dict[str, str]  # of the metric, by task
+
+
+def results_by_system(plan: Plan) -> list[JobResult]:
+    """What the jobs that are done have given, once for each system that shares a job."""
+    by_job = {result.job: result for result in plan.results()}
+    results = [result for result in by_job.values() if result.kind is not JobKind.SYSTEM]
     for (_, _, system), job in plan.of_system.items():
         if job in by_job:
-            records.append(by_job[job] | {"system": system})
-    return records
+            results.append(replace(by_job[job], system=system))
+    return results
 
 
-def measure(plan: Plan, records: list[Record]) -> tuple[list[Record], dict[str, str]]:
-    """Bring the report's metric into the records; give comparisons of systems, and signatures by task."""
-    comparisons, signatures = [], {}
-    reported = plan.experiment.reported
-    outputs = sum(len(reported(record["scores"])) for record in records if record["kind"] == "system")
-    with bar("Testing for significance", outputs, "outputs") as progress:
-        for task in plan.experiment.tasks:
-            mine = [record for record in records if record["kind"] == "system" and record["task"] == task]
-            for chosen in dict.fromkeys(name for record in mine for name in reported(record["scores"])):
-                metric = _metric(plan, task, chosen)
+def measure(plan: Plan, results: Sequence[JobResult]) -> Measured:
+    """Score the translations by the report's metric, and compare the systems."""
+    experiment = plan.experiment
+    of_systems = [result for result in results if result.kind is JobKind.SYSTEM]
+    scores: dict[tuple[str, str], dict[str, float]] = {}  # (job, test set) → metric → score
+    comparisons: list[SystemComparison] = []
+    signatures: dict[str, str] = {}
+    total = sum(len(experiment.reported(result.scores)) for result in of_systems)
+    with bar("Testing for significance", total, "outputs") as progress:
+        for task in experiment.tasks:
+            own = [result for result in of_systems if result.task == task]
+            for test_set in _reported_sets(plan, own):
+                metric = _metric(plan, task, test_set)
                 signatures[task] = metric.signature()
-                runs: dict[tuple[str, int], Resampled] = {}
-                known: dict[str, Resampled] = {}  # by job, which systems may share
-                for record in mine:
-                    if record["job"] not in known:
-                        known[record["job"]] = _resampled(plan, metric, record, chosen)
-                        progress.advance()
-                    runs[record["system"], record["seed"]] = known[record["job"]]
-                    scores = record["scores"][chosen]
-                    record["scores"] |= {chosen: scores | {metric.name: known[record["job"]].score}}
-                comparisons += _comparisons(plan, task, chosen, runs)
-    return comparisons, signatures
+                resampled = _resampled_by_job(plan, metric, own, test_set, progress)
+                for job, one in resampled.items():
+                    scores[job, test_set] = {metric.name: one.score}
+                runs = {(_system(result), result.seed): resampled[result.job] for result in own}
+                comparisons += _comparisons(plan, task, test_set, runs)
+    measured = [_with_scores(result, scores) for result in results]
+    return Measured(measured, comparisons, signatures)
 
 
-def _metric(plan: Plan, task: str, chosen: str) -> Metric:
+def _system(result: JobResult) -> str:
+    assert result.system is not None  # the kind of the job is SYSTEM
+    return result.system
+
+
+def _reported_sets(plan: Plan, results: Sequence[JobResult]) -> list[str]:
+    names: dict[str, None] = {}  # an ordered set
+    for result in results:
+        names.update(dict.fromkeys(plan.experiment.reported(result.scores)))
+    return list(names)
+
+
+def _with_scores(result: JobResult, scores: dict[tuple[str, str], dict[str, float]]) -> JobResult:
+    """The same result with further metrics; what is there by the same metric is replaced."""
+    extended = {}
+    for test_set, known in result.scores.items():
+        extended[test_set] = known | scores.get((result.job, test_set), {})
+    return replace(result, scores=extended)
+
+
+def _metric(plan: Plan, task: str, test_set: str) -> Metric:
     config = next(job.config for job in plan.jobs.values() if job.task == task)
-    references = [pair[1] for pair in read_pairs(config.data.test[chosen], Counter())]
+    pairs = read_pairs(config.data.test[test_set], Counter())
+    references = [target for _, target in pairs]
     return Metric(plan.experiment.metric(task), references, config.data.target)
 
 
-def _resampled(plan: Plan, metric: Metric, record: Record, chosen: str) -> Resampled:
-    file = plan.jobs[record["job"]].run.test / f"{chosen}.txt"
+def _resampled_by_job(
+    plan: Plan, metric: Metric, results: Sequence[JobResult], test_set: str, progress: Bar
+) -> dict[str, Resampled]:
+    """Bootstrap samples of each job's translations; systems may share a job."""
+    resampled: dict[str, Resampled] = {}
+    for result in results:
+        if result.job not in resampled:
+            resampled[result.job] = _resampled(plan, metric, result.job, test_set)
+            progress.advance()
+    return resampled
+
+
+def _resampled(plan: Plan, metric: Metric, job: str, test_set: str) -> Resampled:
+    file = plan.jobs[job].run.test / f"{test_set}.txt"
     lines = list(read_lines(str(file), Counter()))
     if len(lines) != metric.lines:
         raise UserError(
-            f"{file}: there are {len(lines):,} translations of {metric.lines:,} sentences; delete the job."
+            f"{file}: there are {len(lines):,} translations of {metric.lines:,} sentences; delete "
+            "the job."
         )
     return metric.resampled(lines, plan.experiment.report.resamples)
 
 
-def _comparisons(plan: Plan, task: str, chosen: str, runs: dict[tuple[str, int], Resampled]) -> Iterator[Record]:
-    """Every system against those that it is tested against: over all seeds that both have (seed None), and each."""
-    for system in dict.fromkeys(name for name, _ in runs):
-        for other in tested_against(plan.experiment):
-            seeds = [seed for name, seed in runs if name == system and (other, seed) in runs]
+def _comparisons(
+    plan: Plan, task: str, test_set: str, runs: dict[tuple[str, int], Resampled]
+) -> Iterator[SystemComparison]:
+    """Every system against those that it is tested against: over all seeds, then each seed.
+
+    runs: (system, seed) → the samples. Only seeds that both systems have are compared.
+    """
+    systems = list(dict.fromkeys(system for system, _ in runs))
+    for system in systems:
+        for other in plan.experiment.tested_against():
+            own_seeds = [seed for name, seed in runs if name == system]
+            seeds = [seed for seed in own_seeds if (other, seed) in runs]
             if system == other or not seeds:
                 continue
-            for chosen_seeds in [seeds] + [[seed] for seed in seeds]:
-                pair = [[runs[name, seed] for seed in chosen_seeds] for name in (other, system)]
-                found = compare(*pair)
-                yield {
-                    "kind": "comparison",
-                    "task": task,
-                    "set": chosen,
-                    "system": system,
-                    "against": other,
-                    "seed": None if chosen_seeds is seeds else chosen_seeds[0],
-                    "metric": plan.experiment.metric(task),
-                    "difference": found.difference,
-                    "p": found.p,
-                    "standard_error": found.error,
-                }
+            choices: list[tuple[int | None, list[int]]] = [(None, seeds)]
+            choices += [(seed, [seed]) for seed in seeds]
+            for seed, chosen in choices:
+                found = compare(
+                    [runs[other, one] for one in chosen], [runs[system, one] for one in chosen]
+                )
+                yield SystemComparison(
+                    task=task,
+                    set=test_set,
+                    system=system,
+                    against=other,
+                    seed=seed,
+                    metric=plan.experiment.metric(task),
+                    difference=found.difference,
+                    p=found.p,
+                    standard_error=found.error,
+                )

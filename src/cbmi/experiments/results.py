@@ -1,4 +1,4 @@
-"""What a job has given, as one record."""
+"""From a finished job's files to its result: scores, the course of training, what it cost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,90 +16,136 @@ import torch
 from safetensors import safe_open
 
 from cbmi import __version__
-from cbmi.experiments.jobs import Job, Plan, without_infinities
+from cbmi.experiments.jobs import Job, without_infinities
+from cbmi.experiments.plan import Plan
+from cbmi.experiments.records import (
+    JobKind,
+    JobResult,
+    PreparationCost,
+    SystemComparison,
+    ValidationPoint,
+)
 from cbmi.files import disk_errors, locked, read_json, to_json, write_atomically
+from cbmi.inspection.prior_accuracy import PriorAccuracy
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
 from cbmi.training.world import choose_device
 
-WEIGHTS = ("weight_mean", "weight_std", "zero_weights")
-VALIDATION = ("step", "valid_loss", "valid_bleu", "valid_lm_ppl")
+WEIGHTS = ("weight_mean", "weight_std", "zero_weights")  # in a run's log
 
 
 def add_attempt(job: Job, seconds: float) -> None:
     """Note how long a process was at a job, whether it came to the end or not."""
-    with disk_errors(job.folder), open(job.folder / "attempts.txt", "a", encoding="utf-8") as file:
+    with disk_errors(job.folder), open(job.attempts_file, "a", encoding="utf-8") as file:
         file.write(f"{seconds:.1f}\n")
 
 
-def collect(job: Job, device: str, steps_before: int) -> dict[str, Any]:
-    """The record of a finished job, also written to its folder."""
-    record: dict[str, Any] = {"job": job.id, "kind": job.kind, "task": job.task, "seed": job.seed}
-    record |= {"system": job.system} if job.system else {}
-    if job.kind == "prior-accuracy":
-        record["accuracy"] = read_json(job.folder / "accuracy.json")
+def collect(job: Job, device: str, steps_before: int) -> JobResult:
+    """The result of a finished job, also written to its folder.
+
+    `steps_before`: steps of the run that are not this job's own.
+    """
+    if job.kind is JobKind.PRIOR_ACCURACY:
+        accuracy = PriorAccuracy.from_json(read_json(job.accuracy_file))
+        result = replace(_new_result(job), accuracy=accuracy)
     else:
-        record |= _of_run(job, steps_before)
-    attempts = sum(map(float, (job.folder / "attempts.txt").read_text().split()))
-    record |= {
-        # An attempt whose parent was killed is not among them; its steps are in the log.
-        "job_seconds": round(max(attempts, record.get("training_seconds", 0.0)), 1),
-        "device": device_name(device),
-        "torch": torch.__version__,
-        "cbmi": __version__,
-        "commit": _commit(),
-        "finished": time.strftime("%Y-%m-%d"),
-        "files": job.files,
-        "settings": without_infinities(job.settings),
-    }
-    write_atomically(job.result_file, to_json(record))
-    return record
+        result = _result_of_run(job, steps_before)
+    attempts = sum(float(seconds) for seconds in job.attempts_file.read_text().split())
+    # An attempt whose parent was killed is not among them; its steps are in the log.
+    seconds = max(attempts, result.training_seconds or 0.0)
+    result = replace(
+        result,
+        job_seconds=round(seconds, 1),
+        device=device_name(device),
+        torch=torch.__version__,
+        cbmi=__version__,
+        commit=_commit(),
+        finished=time.strftime("%Y-%m-%d"),
+        files=job.file_digests,
+        settings=without_infinities(job.settings),
+    )
+    write_atomically(job.result_file, to_json(result.to_json()))
+    return result
 
 
-def _of_run(job: Job, steps_before: int) -> dict[str, Any]:
+def _new_result(job: Job) -> JobResult:
+    return JobResult(job.id, job.kind, job.task, job.seed, job.system)
+
+
+def _result_of_run(job: Job, steps_before: int) -> JobResult:
     """Scores, course of training and costs of a run."""
-    lines = [json.loads(line) for line in job.run.log.read_text(encoding="utf-8").splitlines()]
-    lines = [line for line in lines if line["stage"] in job.stages]
-    steps = [line for line in lines if "seconds" in line]
-    tests = read_json(job.run.test / "results.json")["results"] if job.config.data.test else {}
-    return {
-        "scores": tests,
-        "validations": [{k: line[k] for k in VALIDATION if k in line} for line in lines if "valid_loss" in line],
-        "steps": max((line["step"] for line in lines), default=steps_before) - steps_before,
-        "training_seconds": round(sum(line["seconds"] for line in steps), 2),
-        "tokens_per_second": round(statistics.median([line["tokens_per_second"] for line in steps] or [0])),
-        "loss": steps[-1]["loss"] if steps else None,
-        "weights": {key: steps[-1][key] for key in WEIGHTS if key in steps[-1]} if steps else {},
-        "parameters": _parameters(job),
-        "preparation": _preparation(job),
-    }
+    lines = _log_lines(job)
+    of_training = [line for line in lines if "seconds" in line]
+    of_validation = [line for line in lines if "valid_loss" in line]
+    last_step = max((line["step"] for line in lines), default=steps_before)
+    speeds = [line["tokens_per_second"] for line in of_training]
+    last = of_training[-1] if of_training else {}
+    scores = {}
+    if job.config.data.test:
+        scores = read_json(job.run.test / "results.json")["results"]
+    return replace(
+        _new_result(job),
+        scores=scores,
+        validations=tuple(ValidationPoint.from_json(line) for line in of_validation),
+        steps=last_step - steps_before,
+        training_seconds=round(sum(line["seconds"] for line in of_training), 2),
+        tokens_per_second=round(statistics.median(speeds)) if speeds else 0,
+        loss=last.get("loss"),
+        weights={key: last[key] for key in WEIGHTS if key in last},
+        parameters=_parameters(job),
+        preparation=_preparation(job),
+    )
+
+
+def _log_lines(job: Job) -> list[dict[str, Any]]:
+    """The lines of the run's log that are of the job's own stages."""
+    lines = []
+    for text in job.run.log.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if line["stage"] in job.stages:
+            lines.append(line)
+    return lines
 
 
 def _parameters(job: Job) -> dict[str, int]:
     """Of the networks that the job's last stage has, by name."""
-    names = [TRANSLATOR] + ([LANGUAGE_MODEL] if job.config.stages[-1].language_model != "off" else [])
+    names = [TRANSLATOR]
+    if job.config.stages[-1].language_model != "off":
+        names.append(LANGUAGE_MODEL)
     result = {}
     for name in names:
         file = job.run.best / f"{name}.safetensors"
         if file.exists():
-            with safe_open(file, "pt") as tensors:
-                shapes = [tensors.get_slice(key).get_shape() for key in tensors.keys()]  # noqa: SIM118
-            result[name] = sum(int(torch.Size(shape).numel()) for shape in shapes)
+            result[name] = _count_parameters(file)
     return result
 
 
-def _preparation(job: Job) -> dict[str, float]:
-    """Seconds and bytes of what this job's objective wanted before its first step."""
-    folders = [job.run.data / "train" / "statistics", *(job.run.cache / stage for stage in job.stages)]
-    files = [file for folder in folders for file in folder.glob("*.json")]
-    known = [read_json(file) for file in files]
-    arrays = [file for folder in folders for file in folder.glob("*") if file.suffix != ".json"]
-    seconds = sum(values.get("seconds", 0.0) for values in known)
-    return {"seconds": round(seconds, 2), "bytes": sum(file.stat().st_size for file in arrays)}
+def _count_parameters(file: Path) -> int:
+    count = 0
+    with safe_open(file, "pt") as tensors:
+        for key in tensors.keys():  # noqa: SIM118 (it has no iterator)
+            count += torch.Size(tensors.get_slice(key).get_shape()).numel()
+    return count
+
+
+def _preparation(job: Job) -> PreparationCost:
+    """Of what this job's objective wanted before its first step."""
+    folders = [job.run.data / "train" / "statistics"]
+    folders += [job.run.cache / stage for stage in job.stages]
+    seconds = 0
+    size = 0
+    for folder in folders:
+        for file in folder.glob("*"):
+            if file.suffix == ".json":
+                seconds += read_json(file).get("seconds", 0.0)
+            else:
+                size += file.stat().st_size
+    return PreparationCost(round(seconds, 2), size)
 
 
 def _commit() -> str | None:
     """Of the checkout that this package lies in, if it lies in one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    folder = str(Path(__file__).parent)
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -106,18 +153,24 @@ def _commit() -> str | None:
 
 
 def device_name(device: str) -> str:
+    """What a reader knows the device by, such as NVIDIA H200."""
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return torch.cuda.get_device_name(chosen)
     try:  # Linux; elsewhere the kind of processor has to do
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
-def write_results(plan: Plan, comparisons: Iterable[dict[str, Any]] = ()) -> None:
-    """All records in one file; several processes may be at it."""
+def write_results(plan: Plan, comparisons: Iterable[SystemComparison] = ()) -> None:
+    """All results and comparisons in one file; several processes may be at it."""
     with locked(plan.folder / ".lock"):
-        lines = [json.dumps(record, ensure_ascii=False) for record in [*plan.results(), *comparisons]]
-        write_atomically(plan.folder / "results.jsonl", "".join(line + "\n" for line in lines))
+        records = [result.to_json() for result in plan.results()]
+        records += [comparison.to_json() for comparison in comparisons]
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        write_atomically(plan.folder / "results.jsonl", "".join(lines))

@@ -1,7 +1,8 @@
-"""Doing an experiment's jobs: one process a job, as many at a time as there are devices.
+"""Doing an experiment's jobs: one process per job, as many at a time as there are devices.
 
-A job's folder is locked while a process works in it; the lock goes on to the job's own process, so that one whose
-parent was killed is waited for, not disturbed. Any number of processes may work on the same experiment.
+A job's folder is locked while a process works in it. The job's own process inherits the lock, so
+that one whose parent was killed is waited for, not disturbed. Any number of processes may work on
+the same experiment.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import NamedTuple
 
 import torch
 
 from cbmi.errors import UserError
-from cbmi.experiments.jobs import Job, Plan
+from cbmi.experiments.jobs import Job
+from cbmi.experiments.plan import Plan
+from cbmi.experiments.records import JobKind, JobResult
 from cbmi.experiments.results import add_attempt, collect, write_results
 from cbmi.files import try_lock, write_atomically
 from cbmi.progress import Bar, bar, clock, say
@@ -31,20 +35,26 @@ LOG_TAIL = 1 << 14  # bytes of a log that are read to see how far a job is
 
 
 class Runner:
-    """Does what is missing of a plan; `failed` and `stop_signal` say what was not done, and why."""
+    """Does what is missing of a plan.
+
+    Afterwards `failed` and `stop_signal` say what was not done, and why.
+    """
 
     def __init__(self, plan: Plan, devices: list[str], shard: tuple[int, int]) -> None:
-        self.plan, self.devices = plan, devices
+        self.plan = plan
+        self.devices = devices
         self.wanted = plan.wanted(shard)
         self.pending = {job.id: job for job in self.wanted}
-        self.running: dict[str, subprocess.Popen | None] = {}  # None: it is being made ready
+        # By job; None: its folder is being made ready.
+        self.running: dict[str, subprocess.Popen[bytes] | None] = {}
         self.elsewhere: set[str] = set()  # pending jobs that other processes are at
         self.failed: dict[str, str] = {}  # by job: why
         self.written = 0  # finished jobs that results.jsonl has
-        self.changed = threading.Condition()
+        self.changed = threading.Condition()  # guards all of the above; notified after each job
         self.stop_signal: int | None = None
 
     def run(self) -> None:
+        """Do all wanted jobs; returns when they are done or failed, or when asked to stop."""
         workers = [threading.Thread(target=self._work, args=(device,)) for device in self.devices]
         total = sum(job.steps for job in self.wanted)
         with stop_signals(self._ask_to_stop), bar("Experiment", total, "steps") as progress:
@@ -56,6 +66,7 @@ class Runner:
                     worker.join(LOOK_EVERY)
 
     def _work(self, device: str) -> None:
+        """A thread per device: do one job after another."""
         while True:
             taken = self._take()
             if taken is None:
@@ -94,23 +105,28 @@ class Runner:
         except (OSError, UserError) as error:
             self._fail(self.pending.pop(job.id), str(error))
             return None
-        (self.elsewhere.add if lock is None else self.elsewhere.discard)(job.id)
+        if lock is None:
+            self.elsewhere.add(job.id)
+        else:
+            self.elsewhere.discard(job.id)
         return lock
 
     def _do(self, job: Job, device: str, lock: int) -> None:
-        if job.done() and (job.kind not in ("corpus", "start") or job.ready()):
+        others_continue = job.kind in (JobKind.CORPUS, JobKind.START)
+        if job.done() and (not others_continue or job.ready()):
             return  # by another process, since the plan was made
         begun = time.monotonic()
         self._make_ready(job)
-        with open(job.folder / "output.txt", "ab") as output:
+        with open(job.output_file, "ab") as output:
             said_before = output.tell()
-            self.running[job.id] = process = subprocess.Popen(
-                command(job, device, self.plan),
+            process = subprocess.Popen(
+                job_command(job, device, self.plan),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[lock],
-                env=environment(self.devices),
+                env=job_environment(self.devices),
             )
+            self.running[job.id] = process
             if self.stop_signal is not None:  # it came while the process was being started
                 process.terminate()
             status = process.wait()
@@ -118,22 +134,27 @@ class Runner:
         if self.stop_signal is not None and (status or not _finished(job)):
             return
         if status < 0:
-            self._fail(job, f"killed by signal {-status}" + (" (out of memory?)" if status == -9 else ""))
+            hint = " (out of memory?)" if status == -9 else ""
+            self._fail(job, f"killed by signal {-status}{hint}")
         elif status:
-            self._fail(job, last_line(job.folder / "output.txt", said_before))
-        elif job.kind != "corpus":
-            say(f"{job.id}: {_gist(collect(job, device, self._steps_before(job)))}")
+            self._fail(job, last_line(job.output_file, said_before))
+        elif job.kind is not JobKind.CORPUS:
+            result = collect(job, device, self._steps_before(job))
+            say(f"{job.id}: {_gist(result)}")
 
     def _steps_before(self, job: Job) -> int:
-        """Steps of the run that a job goes on from; patience may have ended that one early."""
-        before = self.plan.jobs[job.after].result() if job.kind == "system" else None
-        return before["steps"] if before else sum(stage.steps for stage in job.config.stages) - job.steps
+        """Steps of the run that a job continues from; patience may have ended that one early."""
+        if job.kind is JobKind.SYSTEM and job.after is not None:
+            before = self.plan.jobs[job.after].result()
+            if before is not None and before.steps is not None:
+                return before.steps
+        return sum(stage.steps for stage in job.config.stages) - job.steps
 
     def _make_ready(self, job: Job) -> None:
-        """The job's run file, and the run that it goes on from."""
-        if job.kind == "prior-accuracy":
+        """The job's run file, and a copy of the run that it continues from."""
+        if job.kind is JobKind.PRIOR_ACCURACY:
             return
-        write_atomically(job.folder / "run.yaml", dump_yaml(job.settings))
+        write_atomically(job.run_file, dump_yaml(job.settings))
         if job.after and not job.run.config_file.exists():
             job.run.copy(self.plan.jobs[job.after].run)
 
@@ -142,9 +163,15 @@ class Runner:
         say(f"{job.id} failed: {reason}")
 
     def _show(self, progress: Bar) -> None:
+        """Bring the bar and results.jsonl up to date."""
+        over: list[Job] = []
+        busy: list[Job] = []
         with self.changed:
-            over = [job for job in self.wanted if job.id not in self.pending and job.id not in self.running]
-            busy = [job for job in self.wanted if job.id in self.running]
+            for job in self.wanted:
+                if job.id in self.running:
+                    busy.append(job)
+                elif job.id not in self.pending:
+                    over.append(job)
             elsewhere = sorted(self.elsewhere & self.pending.keys())
         if len(over) != self.written:
             self.written = len(over)
@@ -152,79 +179,105 @@ class Runner:
                 write_results(self.plan)
             except UserError as error:  # the jobs go on; each has its own result
                 say(str(error))
-        states = [state(job, self._steps_before(job)) if job.stages else (0, "") for job in busy]
         finished = [job for job in over if job.id not in self.failed]
-        done = sum(job.steps for job in finished) + sum(steps for steps, _ in states)
-        parts = [f"{len(finished)} of {len(self.wanted)} jobs"]
-        parts += [f"{len(over) - len(finished)} failed"] if len(over) > len(finished) else []
-        parts += [f"{job.id} {note}".strip() for job, (_, note) in zip(busy, states, strict=True)]
+        failed = len(over) - len(finished)
+        done = sum(job.steps for job in finished)
+        notes = [f"{len(finished)} of {len(self.wanted)} jobs"]
+        if failed:
+            notes.append(f"{failed} failed")
+        for job in busy:
+            progress_of_job = job_progress(job, self._steps_before(job))
+            done += progress_of_job.steps
+            notes.append(f"{job.id} {progress_of_job.note}".strip())
         if elsewhere and not busy:
-            parts.append(f"waiting for {elsewhere[0]}, which another process is at")
-        progress.advance(max(0, done - progress.done), "; ".join(parts))
+            notes.append(f"waiting for {elsewhere[0]}, which another process is at")
+        progress.advance(max(0, done - progress.done), "; ".join(notes))
 
-    def _ask_to_stop(self, number: int, frame: Any) -> None:
-        """Pass SIGTERM and Ctrl-C on to the jobs, which save; the same command goes on."""
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        """Pass SIGTERM and Ctrl-C on to the jobs, which save; the same command resumes them."""
         self.stop_signal = number
         for process in list(self.running.values()):
             if process is not None and process.poll() is None:
                 process.terminate()
 
 
-def environment(devices: list[str]) -> dict[str, str]:
-    """Of a job's process: where several work on one CPU, each has its share of the threads."""
+def job_environment(devices: list[str]) -> dict[str, str]:
+    """Of a job's process: several that work on one CPU share its threads."""
+    variables = dict(os.environ)
     on_cpu = sum(choose_device(device).type == "cpu" for device in devices)
-    threads = max(1, torch.get_num_threads() // max(1, on_cpu))
-    return ({"OMP_NUM_THREADS": str(threads)} if on_cpu > 1 else {}) | os.environ
+    if on_cpu > 1:
+        threads = max(1, torch.get_num_threads() // on_cpu)
+        variables.setdefault("OMP_NUM_THREADS", str(threads))  # the user's own choice is kept
+    return variables
 
 
-def command(job: Job, device: str, plan: Plan) -> list[str]:
+def job_command(job: Job, device: str, plan: Plan) -> list[str]:
     """The command of a job's process: one that a user could give."""
     cbmi = [sys.executable, "-m", "cbmi"]
-    if job.kind == "corpus":
-        return [*cbmi, "prepare", str(job.folder / "run.yaml")]
-    if job.kind == "prior-accuracy":
-        run, output = plan.jobs[job.after].run.path, job.folder / "accuracy.json"
-        return [*cbmi, job.kind, str(run), "--device", device, "--json", "-o", str(output)]
-    return [*cbmi, "train", str(job.folder / "run.yaml"), f"device={device}"]
+    if job.kind is JobKind.CORPUS:
+        return [*cbmi, "prepare", str(job.run_file)]
+    if job.kind is JobKind.PRIOR_ACCURACY:
+        assert job.after is not None  # the run that it looks at
+        run = str(plan.jobs[job.after].run.path)
+        output = str(job.accuracy_file)
+        return [*cbmi, job.kind.value, run, "--device", device, "--json", "-o", output]
+    return [*cbmi, "train", str(job.run_file), f"device={device}"]
 
 
-def state(job: Job, steps_before: int) -> tuple[int, str]:
-    """Steps of a job under way that are done, and a few words on how it goes."""
+class JobProgress(NamedTuple):
+    steps: int  # that are done
+    note: str  # how it is going
+
+
+NOT_BEGUN = JobProgress(0, "")
+
+
+def job_progress(job: Job, steps_before: int) -> JobProgress:
+    """How far a running job is, from the end of its log; `steps_before`: of the run's beginning."""
     try:
         with open(job.run.log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))
-            lines = [json.loads(line) for line in file.read().splitlines() if line.startswith(b'{"step"')]
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - LOG_TAIL))
+            lines = file.read().splitlines()
+        # The first line may be cut off, and so does not begin like this.
+        logged = [json.loads(line) for line in lines if line.startswith(b'{"step"')]
     except (OSError, ValueError):  # not begun, or a line that is being written
-        return 0, ""
-    lines = [line for line in lines if line["stage"] in job.stages]
-    if not lines:
-        return 0, ""
-    done = lines[-1]["step"] - steps_before
-    losses = [line for line in lines if "loss" in line]
-    speed = f", loss {losses[-1]['loss']:.3f}, {losses[-1]['tokens_per_second']:,.0f} tokens/s" if losses else ""
-    return done, f"step {done:,} of {job.steps:,}{speed}"
+        return NOT_BEGUN
+    own = [line for line in logged if line["stage"] in job.stages]
+    if not own:
+        return NOT_BEGUN
+    done = own[-1]["step"] - steps_before
+    note = f"step {done:,} of {job.steps:,}"
+    of_training = [line for line in own if "loss" in line]  # the others are of validation
+    if of_training:
+        last = of_training[-1]
+        note += f", loss {last['loss']:.3f}, {last['tokens_per_second']:,.0f} tokens/s"
+    return JobProgress(done, note)
 
 
 def last_line(path: Path, begin: int) -> str:
-    """The last that a process has said, from a place in the file on."""
-    lines = path.read_bytes()[begin:].decode(errors="replace").strip().splitlines()
+    """The last that a process has said, from byte `begin` of the file on."""
+    said = path.read_bytes()[begin:].decode(errors="replace")
+    lines = said.strip().splitlines()
     return lines[-1].removeprefix("cbmi: ") if lines else "it said nothing"
 
 
 def _finished(job: Job) -> bool:
     """Whether a process that was asked to stop had done all there was to do."""
-    if job.kind == "prior-accuracy":
-        return (job.folder / "accuracy.json").exists()
-    return job.kind != "corpus" and (job.run.test / "results.json").exists()
+    if job.kind is JobKind.PRIOR_ACCURACY:
+        return job.accuracy_file.exists()
+    return job.kind is not JobKind.CORPUS and (job.run.test / "results.json").exists()
 
 
-def _gist(record: dict[str, Any]) -> str:
-    scores = [f"{name} BLEU {values['bleu']:.2f}" for name, values in record.get("scores", {}).items()]
-    return ", ".join([*scores, clock(record["job_seconds"])])
+def _gist(result: JobResult) -> str:
+    """A finished job in one line."""
+    parts = [f"{name} BLEU {scores['bleu']:.2f}" for name, scores in result.scores.items()]
+    parts.append(clock(result.job_seconds or 0.0))
+    return ", ".join(parts)
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
-    """`2/8` as (2, 8); all of it where nothing is said."""
+    """`2/8` as (2, 8); without a text all of it, (0, 1)."""
     if text is None:
         return 0, 1
     number, slash, count = text.partition("/")

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from cbmi.analysis.latex import escaped
-from cbmi.experiments.settings import Experiment
+from cbmi.experiments.records import JobKind, JobResult, SystemComparison
+from cbmi.experiments.settings import VALIDATION_SET, ExperimentSettings
+from cbmi.reporting.latex import escaped
+from cbmi.reporting.tables import escape_markdown, markdown_table
 
 SYMBOLS = ("*", "†", "‡", "§")  # of the systems that the others are tested against, in order
+LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "multi-bleu": "multi-BLEU"}
-Record = dict[str, Any]
+LOWER_IS_BETTER = ("ter",)
 
 
 @dataclass(frozen=True)
-class Cell:
+class ScoreCell:
+    """A system on a test set."""
+
     scores: dict[int, float]  # by seed
-    jobs: dict[int, str]
-    differences: dict[int, float]  # to the baseline, by seed; none for the baseline itself, or where it is missing
+    jobs: dict[int, str]  # by seed
+    # To the baseline, by seed; none for the baseline itself, or where it is missing.
+    differences: dict[int, float]
     marks: str = ""  # such as "**"
     best: bool = False
     published: str | None = None
@@ -30,21 +34,23 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return float(np.mean(list(self.scores.values())))
+        return _mean(self.scores)
 
     @property
     def std(self) -> float:
+        """Of the population: the squared deviations are divided by the number of seeds."""
         return float(np.std(list(self.scores.values())))
 
     @property
     def difference(self) -> float | None:
         """The mean over the seeds that both have."""
-        return float(np.mean(list(self.differences.values()))) if self.differences else None
+        return _mean(self.differences) if self.differences else None
 
     @property
     def ahead(self) -> bool:
         """Whether it is at least as good as the baseline."""
-        return (self.difference or 0.0) * (-1 if self.lower else 1) >= 0
+        difference = self.difference or 0.0
+        return difference <= 0 if self.lower else difference >= 0
 
     @property
     def spread(self) -> str:
@@ -58,8 +64,16 @@ class Cell:
 
     def text(self, spread: bool = True) -> str:
         """29.01 ± 0.08 (+0.91)"""
-        difference = "" if self.difference is None else f" ({signed(self.difference)})"
-        return f"{self.mean:.2f}" + (self.spread if spread else "") + difference
+        text = f"{self.mean:.2f}"
+        if spread:
+            text += self.spread
+        if self.difference is not None:
+            text += f" ({signed(self.difference)})"
+        return text
+
+
+def _mean(by_seed: dict[int, float]) -> float:
+    return float(np.mean(list(by_seed.values())))
 
 
 def signed(difference: float) -> str:
@@ -69,194 +83,271 @@ def signed(difference: float) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class SystemRow:
     label: str
     block: str
     is_baseline: bool
-    cells: list[Cell | None]
+    cells: list[ScoreCell | None]  # one per column
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultsTable:
     metric: str
     columns: list[str]
-    rows: list[Row]
+    rows: list[SystemRow]
     notes: list[str]
     seeds: int = 1  # the most that a cell has
 
 
-def make_table(experiment: Experiment, records: Iterable[Record]) -> Table:
-    """The table of what is there; `records`: of jobs and of comparisons."""
-    records = list(records)
-    places = _columns(experiment, records)
-    columns = list(dict.fromkeys(title for _, title in places))
-    blocks = list(dict.fromkeys(task.block or "" for task in experiment.tasks.values()))
-    systems = experiment.expanded()
-    rows = []
+@dataclass(frozen=True)
+class _Column:
+    """A task's test set. Tasks of several blocks may share a title, and so a column."""
+
+    task: str
+    test_set: str
+    title: str
+
+
+@dataclass
+class _Runs:
+    """Those of one system, by seed."""
+
+    scores: dict[int, float] = field(default_factory=dict)
+    jobs: dict[int, str] = field(default_factory=dict)
+
+
+def results_table(
+    experiment: ExperimentSettings,
+    results: Iterable[JobResult],
+    comparisons: Iterable[SystemComparison],
+) -> ResultsTable:
+    """The table of what is there."""
+    runs = [result for result in results if result.kind is JobKind.SYSTEM]
+    p_values = {}
+    for one in comparisons:
+        if one.seed is None:
+            p_values[one.task, one.set, one.system, one.against] = one.p
+    columns = _columns(experiment, runs)
+    titles = list(dict.fromkeys(column.title for column in columns))
+    blocks = list(dict.fromkeys(experiment.block_of(task) for task in experiment.tasks))
+    rows: list[SystemRow] = []
     for block in blocks:
-        grid = {system: [] for system in systems}
-        for title in columns:
-            place = [p for p, name in places if name == title and (experiment.tasks[p[0]].block or "") == block]
-            cells = _column(experiment, records, *place[0]) if place else {}
-            for system in systems:
-                grid[system].append(cells.get(system))
-        for system, cells in grid.items():
-            if any(cells):
-                rows.append(Row(experiment.label(system), block, system == experiment.baseline, cells))
-    found = [cell for row in rows for cell in row.cells if cell]
-    most = max((len(cell.scores) for cell in found), default=1)
+        cells_by_title: dict[str, dict[str, ScoreCell]] = {}
+        for column in columns:
+            if experiment.block_of(column.task) == block:
+                first = _is_first_test_set(column, columns)
+                cells = _column_cells(experiment, runs, p_values, column, first)
+                cells_by_title.setdefault(column.title, cells)
+        for system in experiment.expanded():
+            row_cells = [cells_by_title.get(title, {}).get(system) for title in titles]
+            if any(row_cells):
+                label = experiment.label(system)
+                rows.append(SystemRow(label, block, system == experiment.baseline, row_cells))
+    seeds = 1
+    for row in rows:
+        for cell in row.cells:
+            if cell is not None:
+                seeds = max(seeds, len(cell.scores))
     metrics = {METRIC_NAMES[experiment.metric(task)] for task in experiment.tasks}
-    return Table(metrics.pop() if len(metrics) == 1 else "Score", columns, rows, _notes(experiment, most), most)
+    metric = metrics.pop() if len(metrics) == 1 else "Score"
+    return ResultsTable(metric, titles, rows, _notes(experiment, seeds), seeds)
 
 
-def _columns(experiment: Experiment, records: list[Record]) -> list[tuple[tuple[str, str], str]]:
-    """((task, test set), title): tasks of several blocks may share a title."""
-    sets: dict[str, dict[str, None]] = defaultdict(dict)
-    for record in records:
-        if record["kind"] == "system":
-            sets[record["task"]] |= dict.fromkeys(experiment.reported(record["scores"]))
-    result = []
-    several = len({experiment.metric(task) for task in experiment.tasks}) > 1
-    for name in experiment.tasks:
-        for chosen in sets[name]:
-            parts = [experiment.title_of(name)] + ([chosen] if len(sets[name]) > 1 or chosen == "valid" else [])
-            parts += [METRIC_NAMES[experiment.metric(name)]] if several else []
-            result.append(((name, chosen), ", ".join(parts)))
-    return result
+def _columns(experiment: ExperimentSettings, runs: Sequence[JobResult]) -> list[_Column]:
+    """The test sets that there are scores of, task by task."""
+    several_metrics = len({experiment.metric(task) for task in experiment.tasks}) > 1
+    columns = []
+    for task in experiment.tasks:
+        test_sets: dict[str, None] = {}  # an ordered set
+        for run in runs:
+            if run.task == task:
+                test_sets.update(dict.fromkeys(experiment.reported(run.scores)))
+        for test_set in test_sets:
+            parts = [experiment.title_of(task)]
+            if len(test_sets) > 1 or test_set == VALIDATION_SET:
+                parts.append(test_set)
+            if several_metrics:
+                parts.append(METRIC_NAMES[experiment.metric(task)])
+            columns.append(_Column(task, test_set, ", ".join(parts)))
+    return columns
 
 
-def _column(experiment: Experiment, records: list[Record], task: str, chosen: str) -> dict[str, Cell]:
-    """Cells by system."""
+def _is_first_test_set(column: _Column, columns: Sequence[_Column]) -> bool:
+    """Whether it is the task's first, leaving the validation set aside."""
+    for other in columns:
+        if other.task == column.task and other.test_set != VALIDATION_SET:
+            return other == column
+    return False
+
+
+def _column_cells(
+    experiment: ExperimentSettings,
+    results: Sequence[JobResult],
+    p_values: dict[tuple[str, str, str, str], float],
+    column: _Column,
+    first: bool,
+) -> dict[str, ScoreCell]:
+    """Cells of a column by system. `first`: it is the task's first test set."""
+    task = column.task
     metric = experiment.metric(task)
-    scores: dict[str, dict[int, float]] = defaultdict(dict)
-    jobs: dict[str, dict[int, str]] = defaultdict(dict)
-    for record in sorted((r for r in records if r["kind"] == "system" and r["task"] == task), key=_seed):
-        if metric in record["scores"].get(chosen, {}):
-            scores[record["system"]][record["seed"]] = record["scores"][chosen][metric]
-            jobs[record["system"]][record["seed"]] = record["job"]
-    means = {system: float(np.mean(list(runs.values()))) for system, runs in scores.items()}
-    most = max(map(len, scores.values()), default=0)
-    complete = {system: mean for system, mean in means.items() if len(scores[system]) == most}  # alike many seeds
-    best = (min if metric == "ter" else max)(complete.values(), default=None)
-    base = scores.get(experiment.baseline, {})
+    lower = metric in LOWER_IS_BETTER
+    runs = _runs_by_system(results, column, metric)
+    best = _best_systems(runs, lower)
+    base = runs.get(experiment.baseline or "", _Runs())
     cells = {}
-    for system, runs in scores.items():
-        compared = {} if system == experiment.baseline else base
-        cells[system] = Cell(
-            runs,
-            jobs[system],
-            {seed: score - compared[seed] for seed, score in runs.items() if seed in compared},
-            _marks(experiment, records, task, chosen, system),
-            complete.get(system) == best and len(complete) > 1,
-            _published(experiment, task, chosen, system, records),
-            len(experiment.seeds),
-            metric == "ter",
+    for system, own in runs.items():
+        differences = {}
+        if system != experiment.baseline:
+            for seed, score in own.scores.items():
+                if seed in base.scores:
+                    differences[seed] = score - base.scores[seed]
+        marks = ""
+        for symbol, other in zip(SYMBOLS, experiment.tested_against(), strict=False):
+            p = p_values.get((task, column.test_set, system, other))
+            if p is not None:
+                marks += symbol * _significance(p)
+        cells[system] = ScoreCell(
+            scores=own.scores,
+            jobs=own.jobs,
+            differences=differences,
+            marks=marks,
+            best=system in best,
+            published=_published(experiment, task, system) if first else None,
+            wanted=len(experiment.seeds),
+            lower=lower,
         )
     return cells
 
 
-def _published(experiment: Experiment, task: str, chosen: str, system: str, records: list[Record]) -> str | None:
-    """The figure of others, if this is BLEU of the first test set."""
-    tests = [name for (own, name), _ in _columns(experiment, records) if own == task and name != "valid"]
+def _runs_by_system(results: Sequence[JobResult], column: _Column, metric: str) -> dict[str, _Runs]:
+    """Scores and jobs on a column's test set, seeds in ascending order."""
+    runs: dict[str, _Runs] = {}
+    for result in sorted(results, key=_seed):
+        scores = result.scores.get(column.test_set, {})
+        if result.task == column.task and result.system is not None and metric in scores:
+            own = runs.setdefault(result.system, _Runs())
+            own.scores[result.seed] = scores[metric]
+            own.jobs[result.seed] = result.job
+    return runs
+
+
+def _seed(result: JobResult) -> int:
+    return result.seed
+
+
+def _best_systems(runs: dict[str, _Runs], lower: bool) -> set[str]:
+    """The best among those with the most seeds; none where there is nothing to compare."""
+    most = max((len(own.scores) for own in runs.values()), default=0)
+    means = {name: _mean(own.scores) for name, own in runs.items() if len(own.scores) == most}
+    if len(means) < 2:
+        return set()
+    best = min(means.values()) if lower else max(means.values())
+    return {name for name, mean in means.items() if mean == best}
+
+
+def _significance(p: float) -> int:
+    """How many symbols a p-value is worth."""
+    if p < 0.01:
+        return 2
+    return 1 if p < 0.05 else 0
+
+
+def _published(experiment: ExperimentSettings, task: str, system: str) -> str | None:
+    """The figure of others; it is BLEU."""
     value = experiment.published.get(task, {}).get(system)
-    if value is None or tests[:1] != [chosen] or experiment.metric(task) not in ("bleu", "multi-bleu"):
+    if value is None or experiment.metric(task) not in ("bleu", "multi-bleu"):
         return None
     return value if isinstance(value, str) else f"{value:.2f}"
 
 
-def _seed(record: Record) -> int:
-    return record["seed"]
-
-
-def tested_against(experiment: Experiment) -> list[str]:
-    return list(experiment.report.significance) or ([experiment.baseline] if experiment.baseline else [])
-
-
-def _marks(experiment: Experiment, records: list[Record], task: str, chosen: str, system: str) -> str:
-    """A symbol where p < 0.05 over all seeds, two where p < 0.01, for each system that it is tested against."""
-    marks = ""
-    for symbol, other in zip(SYMBOLS, tested_against(experiment), strict=False):
-        for record in records:
-            wanted = (task, chosen, system, other, None)
-            keys = ("task", "set", "system", "against", "seed")
-            if record["kind"] == "comparison" and tuple(record[key] for key in keys) == wanted:
-                marks += symbol * ((record["p"] < 0.05) + (record["p"] < 0.01))
-    return marks
-
-
-def _notes(experiment: Experiment, seeds: int) -> list[str]:
+def _notes(experiment: ExperimentSettings, seeds: int) -> list[str]:
+    """How to read the table; `seeds`: the most that a cell has."""
     notes = []
     if seeds > 1:
         notes.append(
-            f"Mean ± (population) standard deviation over {seeds} seeds; differences over those that both have."
+            f"Mean ± (population) standard deviation over {seeds} seeds; differences over those "
+            "that both have."
         )
-    if experiment.systems:
-        lower = " Lower TER is better." if any(experiment.metric(task) == "ter" for task in experiment.tasks) else ""
-        notes.append(f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best.{lower}")
+    if experiment.baseline is not None:
+        note = (
+            f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best."
+        )
+        if any(experiment.metric(task) in LOWER_IS_BETTER for task in experiment.tasks):
+            note += " Lower TER is better."
+        notes.append(note)
     together = ", over all seeds" if seeds > 1 else ""
-    for symbol, other in zip(SYMBOLS, tested_against(experiment), strict=False):
+    for symbol, other in zip(SYMBOLS, experiment.tested_against(), strict=False):
+        label = experiment.label(other).removeprefix("+ ")
         notes.append(
-            f"{symbol} / {symbol * 2}: differs from {experiment.label(other).removeprefix('+ ')} with p < 0.05 / "
-            f"p < 0.01 (paired bootstrap, {experiment.report.resamples:,} samples of the sentences{together})."
+            f"{symbol} / {symbol * 2}: differs from {label} with p < 0.05 / p < 0.01 (paired "
+            f"bootstrap, {experiment.report.resamples:,} samples of the sentences{together})."
         )
     return notes
 
 
-def label_of(row: Row) -> str:
+def label_of(row: SystemRow) -> str:
     """The baseline has its block's name; the others are what is added to it."""
     return f"{row.label} ({row.block})" if row.is_baseline and row.block else row.label
 
 
-def to_markdown(table: Table) -> str:
-    titles = [table.metric, *map(markdown, table.columns)]
-    lines = ["| " + " | ".join(titles) + " |", "|---" + "|--:" * len(table.columns) + "|"]
+def results_markdown(table: ResultsTable) -> str:
+    """The table and its notes as Markdown."""
+    header = [table.metric, *(escape_markdown(title) for title in table.columns)]
+    rows = []
     for row in table.rows:
-        cells = [markdown(label_of(row)), *(_markdown_cell(cell) for cell in row.cells)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(f"{markdown(note)}  " for note in table.notes)]).rstrip() + "\n"
+        label = escape_markdown(label_of(row))
+        rows.append([label, *(_markdown_cell(cell) for cell in row.cells)])
+    lines = [markdown_table(header, rows, align="l" + "r" * len(table.columns)), ""]
+    for note in table.notes:
+        lines.append(escape_markdown(note) + "  ")  # two spaces break the line
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def markdown(text: str) -> str:
-    for character in "\\|*_<":
-        text = text.replace(character, "\\" + character)
-    return text
-
-
-def _markdown_cell(cell: Cell | None) -> str:
+def _markdown_cell(cell: ScoreCell | None) -> str:
     if cell is None:
         return "–"
     text = f"**{cell.text()}**" if cell.best else cell.text()
-    published = f" [published: {cell.published}]" if cell.published else ""
-    return text + markdown(cell.marks) + cell.short + published
+    text += escape_markdown(cell.marks) + cell.short
+    if cell.published:
+        text += f" [published: {cell.published}]"
+    return text
 
 
-LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
-
-
-def to_latex(table: Table, spread: bool = False) -> str:
+def results_latex(table: ResultsTable, spread: bool = False) -> str:
     """A tabular; with `spread` mean ± std, else mean (difference)."""
     lines = [r"\begin{tabular}{l|" + "|".join("c" * len(table.columns)) + "}", r"\toprule"]
-    lines.append(" & ".join(rf"\textbf{{{escaped(text)}}}" for text in ["Model", *table.columns]) + r" \\")
+    header = [rf"\textbf{{{escaped(title)}}}" for title in ["Model", *table.columns]]
+    lines.append(_latex_line(header))
     block = None
     for row in table.rows:
         if row.block != block:
             lines.append(r"\midrule")
             block = row.block
-        lines.append(" & ".join([_latex_label(row), *(_latex_cell(cell, spread) for cell in row.cells)]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, f"% {table.metric}", *(f"% {note}" for note in table.notes)]) + "\n"
+        cells = [_latex_cell(cell, spread) for cell in row.cells]
+        lines.append(_latex_line([_latex_label(row), *cells]))
+    lines += [r"\bottomrule", r"\end{tabular}", f"% {table.metric}"]
+    lines += [f"% {note}" for note in table.notes]
+    return "\n".join(lines) + "\n"
 
 
-def _latex_label(row: Row) -> str:
-    if row.is_baseline:
-        return escaped(row.label) + (f"$_{{{escaped(row.block)}}}$" if row.block else "")
-    return r"\quad " + escaped(row.label)
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
-def _latex_cell(cell: Cell | None, spread: bool) -> str:
+def _latex_label(row: SystemRow) -> str:
+    if not row.is_baseline:
+        return r"\quad " + escaped(row.label)
+    block = f"$_{{{escaped(row.block)}}}$" if row.block else ""
+    return escaped(row.label) + block
+
+
+def _latex_cell(cell: ScoreCell | None, spread: bool) -> str:
     if cell is None:
         return "--"
     text = escaped(f"{cell.mean:.2f}{cell.spread}") if spread else cell.text(spread=False)
-    marks = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
-    text += f"$^{{{marks}}}$" if marks else ""
-    return (rf"\textbf{{{text}}}" if cell.best else text) + escaped(cell.short)
+    if cell.marks:
+        symbols = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
+        text += f"$^{{{symbols}}}$"
+    if cell.best:
+        text = rf"\textbf{{{text}}}"
+    return text + escaped(cell.short)

@@ -1,1 +1,1 @@
-"""Other people's corpora."""
+"""Public corpora by name."""

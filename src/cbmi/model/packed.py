@@ -1,11 +1,13 @@
 """Sentences laid end to end: the one batch layout.
 
-Everything but attention works on flat (tokens, ...) tensors, so no arithmetic is spent on padding; per-sentence
-statistics go by sentence index. Attention asks the `Layout` where sentences begin and end.
+Everything except attention works on flat (tokens, ...) tensors, so no arithmetic is spent on
+padding; per-sentence statistics go by sentence index. Attention asks the `Layout` where sentences
+begin and end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-GROUP_TOKENS = {"cpu": 512, "cuda": 8192}  # of sentences that are padded together where they have to be
+# Tokens of sentences that are padded together where they have to be.
+GROUP_TOKENS = {"cpu": 512, "cuda": 8192}
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,8 @@ class Layout:
     lengths: Tensor  # (sentences,)
     starts: Tensor  # (sentences + 1,) int32: cumulative lengths
     sentence: Tensor  # (tokens,): index of each token's sentence
-    position: Tensor  # (tokens,): place of each token in its sentence, from 0
-    sizes: np.ndarray  # the lengths again, where a program can read them without waiting for a GPU
+    position: Tensor  # (tokens,): position of each token in its sentence, from 0
+    sizes: np.ndarray  # the lengths again, on the host: readable without waiting for a GPU
 
     @property
     def sentences(self) -> int:
@@ -47,24 +50,28 @@ class Layout:
 
     @cached_property
     def cuts(self) -> list[int]:
-        """Sentences at which groups begin that are best padded together, and the number of sentences."""
+        """Where groups that are best padded together begin; last, the number of sentences."""
         tokens = GROUP_TOKENS.get(self.lengths.device.type, 512)
-        groups = np.cumsum(self.sizes) // tokens
-        inner = 1 + np.flatnonzero(np.diff(groups)) if len(self.sizes) else []
-        return [0, *(int(cut) for cut in inner), self.sentences]
+        group_of_sentence = np.cumsum(self.sizes) // tokens
+        changes = 1 + np.flatnonzero(np.diff(group_of_sentence))
+        return [0, *(int(cut) for cut in changes), self.sentences]
 
     def groups(self, cuts: list[int]) -> list[Layout]:
-        """The layouts of runs of sentences, each as if it stood alone."""
+        """The layouts of consecutive groups of sentences, each as if it stood alone."""
         if cuts == [0, self.sentences]:
             return [self]
-        return [self._run(*pair) for pair in pairwise(cuts)]
+        return [self._group(first, last) for first, last in pairwise(cuts)]
 
-    def _run(self, first: int, last: int) -> Layout:
-        begin = int(self.sizes[:first].sum())
-        rows, tokens = slice(first, last), slice(begin, begin + int(self.sizes[first:last].sum()))
-        starts = self.starts[first : last + 1] - begin
-        sentence, position = self.sentence[tokens] - first, self.position[tokens]
-        return Layout(self.lengths[rows], starts, sentence, position, self.sizes[rows])
+    def _group(self, first: int, last: int) -> Layout:
+        first_token = int(self.sizes[:first].sum())
+        last_token = first_token + int(self.sizes[first:last].sum())
+        return Layout(
+            lengths=self.lengths[first:last],
+            starts=self.starts[first : last + 1] - first_token,
+            sentence=self.sentence[first_token:last_token] - first,
+            position=self.position[first_token:last_token],
+            sizes=self.sizes[first:last],
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class Packed:
     layout: Layout
 
 
-def lay_out(lengths: np.ndarray) -> dict[str, np.ndarray]:
+def layout_arrays(lengths: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays of a layout, by the names of its fields."""
     starts = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=starts[1:])
@@ -84,14 +91,27 @@ def lay_out(lengths: np.ndarray) -> dict[str, np.ndarray]:
     return {"lengths": lengths, "starts": starts, "sentence": sentence, "position": position}
 
 
-def pack(ids: np.ndarray | Tensor, lengths: np.ndarray | Tensor, device: torch.device | str = "cpu") -> Packed:
+def pack(
+    ids: np.ndarray | Tensor, lengths: np.ndarray | Tensor, device: torch.device | str = "cpu"
+) -> Packed:
     """Lay out flat ids; `lengths` says how many belong to each sentence."""
-    lengths = np.asarray(lengths, dtype=np.int64)
-    tensors = {name: torch.from_numpy(array).to(device) for name, array in lay_out(lengths).items()}
-    return Packed(torch.as_tensor(ids).to(device), Layout(**tensors, sizes=lengths))
+    sizes = np.asarray(lengths, dtype=np.int64)
+    tensors = {
+        name: torch.from_numpy(array).to(device) for name, array in layout_arrays(sizes).items()
+    }
+    return Packed(torch.as_tensor(ids).to(device), Layout(**tensors, sizes=sizes))
+
+
+def pack_sentences(
+    sentences: Sequence[Sequence[int]], device: torch.device | str = "cpu"
+) -> Packed:
+    """Lay out sentences that are lists of ids."""
+    lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+    ids = np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences])
+    return pack(ids, lengths, device)
 
 
 def shift_right(target: Packed, begin: int) -> Packed:
-    """What the decoder reads when it predicts `target`: each sentence one place later, after `begin`."""
+    """What the decoder reads to predict `target`: `begin`, then each sentence without its end."""
     ids = torch.where(target.layout.position == 0, begin, target.ids.roll(1))
     return Packed(ids, target.layout)

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
-from cbmi.model.attention import attend
-from cbmi.model.dropout import Draws
+from cbmi.model.attention import cross_attend, self_attend
 from cbmi.model.head import Head, token_log_probabilities
-from cbmi.model.layers import Attend, Embedding, Layer, Shape, Stack, embedding_matrix, initialise
+from cbmi.model.layers import (
+    Attend,
+    Embedding,
+    Layer,
+    Shape,
+    Stack,
+    embedding_matrix,
+    initialise,
+)
 from cbmi.model.packed import Packed
+from cbmi.model.runtime import Runtime
 
 
 class Translator(nn.Module):
-    """p(y_j | y_<j, x). With a shared vocabulary one matrix embeds source and target and is the output layer;
-    otherwise the target's embedding is the output layer."""
+    """p(y_j | y_<j, x).
+
+    With a shared vocabulary one matrix embeds source and target and is the output layer. Otherwise
+    the target's embedding is the output layer.
+    """
 
     def __init__(self, shape: Shape, source_size: int, target_size: int, shared: bool) -> None:
         super().__init__()
         self.shape = shape
-        self.draws = draws = Draws()
-        matrix = embedding_matrix(target_size, shape.width)
-        own = matrix if shared else embedding_matrix(source_size, shape.width)
-        self.source_embedding = Embedding(own, shape.dropout, draws)
-        self.target_embedding = Embedding(matrix, shape.dropout, draws)
-        self.encoder = Stack(Layer(shape, draws, cross=False) for _ in range(shape.encoder_layers))
-        self.decoder = Stack(Layer(shape, draws, cross=True) for _ in range(shape.decoder_layers))
+        self.runtime = Runtime()
+        target_matrix = embedding_matrix(target_size, shape.width)
+        source_matrix = target_matrix if shared else embedding_matrix(source_size, shape.width)
+        self.source_embedding = Embedding(source_matrix, shape.dropout, self.runtime)
+        self.target_embedding = Embedding(target_matrix, shape.dropout, self.runtime)
+        self.encoder = Stack(
+            Layer(shape, self.runtime, cross=False) for _ in range(shape.encoder_layers)
+        )
+        self.decoder = Stack(
+            Layer(shape, self.runtime, cross=True) for _ in range(shape.decoder_layers)
+        )
         initialise(self)
 
     @property
@@ -34,20 +51,27 @@ class Translator(nn.Module):
 
     def forward(
         self, source: Packed, inputs: Packed, gold: Tensor, head: Head = token_log_probabilities
-    ) -> tuple[Tensor, ...]:
-        """log p(gold) and the vocabulary's mean log p, each (target tokens,), when the decoder reads `inputs`;
-        or what else `head` makes of the hidden states."""
-        states, layout = self.encode(source), inputs.layout
+    ) -> Any:
+        """What `head` makes of the hidden states when the decoder reads `inputs`.
+
+        By default log p(gold) and the vocabulary's mean log p, each (target tokens,).
+        """
+        states = self.encode(source)
+        layout = inputs.layout
 
         def attend_self(qkv: Tensor, number: int) -> Tensor:
-            return attend(qkv, None, layout, layout, True, self.decoder[number].self_attention.dropout)
+            dropout = self.decoder.layer(number).self_attention.dropout
+            return self_attend(qkv, layout, True, dropout)
 
         def attend_source(query: Tensor, number: int) -> Tensor:
-            part = self.decoder[number].cross_attention
-            return attend(query, part.project_memory(states), layout, source.layout, False, part.dropout)
+            attention = self.decoder.layer(number).cross_attention
+            memory = attention.project_memory(states)
+            return cross_attend(query, memory, layout, source.layout, attention.dropout)
 
-        hidden = self.decode(inputs.ids, layout.position, layout.longest, attend_self, attend_source)
-        return head(hidden, self.output_weight, gold)
+        hidden = self.decode(
+            inputs.ids, layout.position, layout.longest, attend_self, attend_source
+        )
+        return head(hidden, self.output_weight, gold, fused=self.runtime.allow_fused)
 
     def encode(self, source: Packed) -> Tensor:
         """Encoder states (source tokens, width)."""
@@ -55,13 +79,16 @@ class Translator(nn.Module):
         x = self.source_embedding(source.ids, layout.position, layout.longest)
 
         def attend_self(qkv: Tensor, number: int) -> Tensor:
-            return attend(qkv, None, layout, layout, False, self.encoder[number].self_attention.dropout)
+            dropout = self.encoder.layer(number).self_attention.dropout
+            return self_attend(qkv, layout, False, dropout)
 
-        return self.encoder.run(x, attend_self)
+        states: Tensor = self.encoder(x, attend_self)
+        return states
 
     def memories(self, states: Tensor) -> list[Tensor]:
         """Each decoder layer's keys and values of the encoder states."""
-        return [layer.cross_attention.project_memory(states) for layer in self.decoder]
+        numbers = range(len(self.decoder))
+        return [self.decoder.layer(n).cross_attention.project_memory(states) for n in numbers]
 
     def decode(
         self,
@@ -71,6 +98,7 @@ class Translator(nn.Module):
         attend_self: Attend,
         attend_source: Attend,
     ) -> Tensor:
-        """Decoder states (tokens, width); how tokens see one another is up to the two `attend` functions."""
+        """Decoder states (tokens, width); how tokens see one another is up to the two functions."""
         x = self.target_embedding(ids, position, longest)
-        return self.decoder.run(x, attend_self, attend_source)
+        states: Tensor = self.decoder(x, attend_self, attend_source)
+        return states

@@ -1,11 +1,11 @@
-"""What every objective is given and gives back.
+"""What every objective receives and returns.
 
-All systems share one formula: the loss of a step is
+All systems share one formula. The loss of a step is
 
     sum(w·ell + term) / (number of real target tokens of the whole step)
 
-where ell is label-smoothed cross-entropy. An objective supplies the weights w, or the further term, or neither; and
-it says what it `needs`, which the training loop then provides.
+where ell is label-smoothed cross-entropy. An objective supplies the weights w, or the extra term,
+or neither. It says what it `needs`, and the training loop provides just that.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,16 +26,20 @@ CBMI_PAPER = (
     "for neural machine translation"
 )
 
-# What an objective may need, and in which words a user is told.
-NEEDS = {
+Need = Literal["lm", "teacher", "distribution", "samples", "frequency", "bmi", "weights"]
+
+# What an objective may need, in the words in which a user is told.
+NEEDS: dict[str, str] = {
     "lm": "a language model",
     "teacher": "the translator as it was when the stage began",
     "distribution": "whole distributions over the vocabulary",
-    "samples": "predictions under several draws of dropout",
+    "samples": "predictions under several dropout masks",
     "frequency": "frequencies of the target pieces",
     "bmi": "bilingual mutual information of the corpus",
     "weights": "a file of weights",
 }
+
+T = TypeVar("T")
 
 
 class Ranks(Protocol):
@@ -44,10 +47,10 @@ class Ranks(Protocol):
 
     def sum(self, values: Tensor) -> Tensor: ...
     def min(self, values: Tensor) -> Tensor: ...
-    def gather(self, value: Any) -> list[Any]: ...
+    def gather(self, value: T) -> list[T]: ...
 
 
-class Alone:
+class SingleRank:
     """The `Ranks` of a single process."""
 
     def sum(self, values: Tensor) -> Tensor:
@@ -56,40 +59,40 @@ class Alone:
     def min(self, values: Tensor) -> Tensor:
         return values
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         return [value]
 
 
-ALONE = Alone()
+SINGLE_RANK = SingleRank()
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of the target tokens of a mini-batch, packed end to end. What was not asked for is None."""
+    """Scores of a mini-batch's target tokens, packed end to end. What was not needed is None."""
 
     nmt: Tensor  # (tokens,) log p(y_j | y_<j, x), with its graph
     mean: Tensor  # (tokens,) mean over the vocabulary of log p(v | y_<j, x), with its graph
     lm: Tensor | None  # (tokens,) log p(y_j | y_<j), detached
-    mask: Tensor  # (tokens,) false for tokens that only fill the batch up: they count nowhere
+    mask: Tensor  # (tokens,) false for tokens that only fill up the batch: they count nowhere
     sentence: Tensor  # (tokens,) index of each token's sentence
     sentences: int
     longest: int | Tensor  # tokens in the longest sentence of the whole mini-batch
     gold: Tensor  # (tokens,) ids of the tokens
-    place: Tensor  # (tokens,) where each token stands in the corpus
-    ranks: Ranks = ALONE
+    place: Tensor  # (tokens,) index of each token in the corpus
+    ranks: Ranks = SINGLE_RANK
     seed: int | Tensor = 0  # of what is drawn at random in this step
-    samples: Tensor | None = None  # (draws of dropout, tokens) log p(y_j | y_<j, x)
-    frequency: Tensor | None = None  # (vocabulary,) of each piece, relative to that of the median piece
+    samples: Tensor | None = None  # (dropout masks, tokens) log p(y_j | y_<j, x)
+    frequency: Tensor | None = None  # (vocabulary,) of each piece, relative to the median piece
     bmi: Tensor | None = None  # (tokens,) bilingual mutual information with the source
-    given: Tensor | None = None  # (tokens,) numbers from a file of weights
+    given: Tensor | None = None  # (tokens,) values from a file of weights
 
     def cross_entropy(self, smoothing: float) -> Tensor:
         """ell (tokens,): label-smoothed cross-entropy, uniform over the vocabulary."""
         return -((1 - smoothing) * self.nmt + smoothing * self.mean)
 
     def cbmi(self) -> Tensor:
-        """c (tokens,): log p_NMT - log p_LM, detached."""
-        return self.nmt.detach() - self.lm
+        """c (tokens,): log p_NMT - log p_LM. Detached: weights made of it carry no gradient."""
+        return self.nmt.detach() - required(self.lm, "lm")
 
     def per_sentence(self, values: Tensor) -> Tensor:
         """(..., tokens) → (..., sentences): sums over the real tokens of each sentence."""
@@ -97,25 +100,44 @@ class TokenScores:
         return sums.index_add_(-1, self.sentence, torch.where(self.mask, values, 0))
 
     def uniform(self, purpose: str) -> Tensor:
-        """(tokens,) random numbers in [0, 1), a function of step, place and purpose: the same on any ranks."""
+        """(tokens,) random numbers in [0, 1).
+
+        They are a function of step, place and purpose, hence the same on any number of ranks.
+        """
         return hashed(self.place, self.seed + zlib.crc32(purpose.encode()))
 
 
-def join(parts: Sequence[TokenScores]) -> TokenScores:
-    """Parts of a mini-batch as one."""
-    first, *others = parts
-    if not others:
+def required(values: Tensor | None, need: Need) -> Tensor:
+    """Values that an objective asked for in `needs`."""
+    if values is None:
+        raise ValueError(f"the scores have no '{need}': the objective has to name it in needs()")
+    return values
+
+
+def join(micro_batches: Sequence[TokenScores]) -> TokenScores:
+    """The scores of a step's micro-batches as those of one mini-batch."""
+    first = micro_batches[0]
+    if len(micro_batches) == 1:
         return first
-    begin = accumulate((part.sentences for part in parts), initial=0)
-    together = {"sentence": torch.cat([part.sentence + begun for part, begun in zip(parts, begin, strict=False)])}
+    sentence_indices = []
+    sentences = 0
+    for scores in micro_batches:
+        # Sentences are numbered on through the micro-batches.
+        sentence_indices.append(scores.sentence + sentences)
+        sentences += scores.sentences
+    joined: dict[str, Any] = {"sentence": torch.cat(sentence_indices), "sentences": sentences}
     for name in ("nmt", "mean", "lm", "mask", "gold", "place", "samples", "bmi", "given"):
-        values = [getattr(part, name) for part in parts]
-        together[name] = None if values[0] is None else torch.cat(values, dim=-1)
-    return replace(first, sentences=sum(part.sentences for part in parts), **together)
+        values = [getattr(scores, name) for scores in micro_batches]
+        joined[name] = None if values[0] is None else torch.cat(values, dim=-1)
+    return replace(first, **joined)
 
 
 def hashed(values: Tensor, seed: int | Tensor) -> Tensor:
-    """Integers to pseudo-random numbers in [0, 1), in float64 (the mixing function of SplitMix64)."""
+    """Integers to pseudo-random numbers in [0, 1), in float64 (the mixing function of SplitMix64).
+
+    PyTorch has no unsigned 64-bit arithmetic: products wrap around as they should, and the masks
+    take off the sign bits that `>>` drags in.
+    """
     x = values * -7046029254386353131 + (seed & (2**62 - 1))
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
@@ -124,21 +146,28 @@ def hashed(values: Tensor, seed: int | Tensor) -> Tensor:
 
 
 class Objective(Settings):
-    """Maps token scores to losses. Fields of a subclass are its settings in the run file."""
+    """Maps token scores to losses. The fields of a subclass are its settings in the run file."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()  # names out of NEEDS
-    fusion: ClassVar[Literal["prenorm", "postnorm"] | None] = None  # how translator and language model are fused
+    fusion: ClassVar[Literal["prenorm", "postnorm"] | None] = None  # of translator and LM
     equation: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings by language pair
-    # Whether a token's weight depends on other sentences of the mini-batch: the accumulated parts of a step are then
-    # scored once more beforehand, and weighed as one.
-    weighs_together: ClassVar[bool] = False
+
+    def needs(self) -> frozenset[Need]:
+        """What the training loop has to provide: names from `NEEDS`."""
+        return frozenset()
+
+    def weighs_together(self) -> bool:
+        """Whether a token's weight depends on other sentences of the mini-batch.
+
+        If so, the micro-batches of a step are scored once more beforehand, and weighted as one.
+        """
+        return False
 
     def weights(self, scores: TokenScores) -> Tensor | None:
         """w (tokens,), or None for 1 everywhere."""
         return None
 
     def term(self, chunk: Distributions) -> Tensor:
-        """(tokens of the chunk,): what is added to w·ell. Asked of objectives that need "distribution"."""
+        """(tokens of the chunk,): what is added to w·ell. Called if "distribution" is needed."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Weights by the gold token's own probability p: focal loss (Lin et al.) and its opposite (Raunak et al.)."""
+"""Weights by the gold token's own probability p: focal loss (Lin et al.) and anti-focal loss."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from cbmi.objectives.weighting import Weighting
 class _Focal(Weighting):
     sign: ClassVar[int]
 
+    alpha: NotNegative = 0.1
     gamma: NotNegative = 1.0
-    detach: Flag = False  # whether the gradient passes by the factor
+    detach: Flag = False  # true: no gradient through the factor
 
     def token_weights(self, scores: TokenScores) -> Tensor:
         p = scores.nmt.exp()
-        p = p.detach() if self.detach else p
-        # Just above 0, where the slope of a root would be infinite.
-        return (1 + self.sign * self.alpha * p).clamp(min=torch.finfo(p.dtype).eps) ** self.gamma
+        if self.detach:
+            p = p.detach()
+        base = 1 + self.sign * self.alpha * p
+        # Keep it above 0, where the gradient of a root (gamma < 1) is infinite.
+        return base.clamp(min=torch.finfo(p.dtype).eps) ** self.gamma
 
 
 class Focal(_Focal):
@@ -33,7 +36,8 @@ class Focal(_Focal):
     equation: ClassVar[str] = "w = (1 - alpha·p)^gamma"
     paper: ClassVar[str] = "Lin et al., 2017: Focal loss for dense object detection"
 
-    alpha: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.1  # above 1 the factor could be negative
+    # Above 1 the factor could be negative.
+    alpha: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.1
 
 
 class AntiFocal(_Focal):
@@ -41,6 +45,6 @@ class AntiFocal(_Focal):
 
     sign: ClassVar[int] = 1
     equation: ClassVar[str] = "w = (1 + alpha·p)^gamma"
-    paper: ClassVar[str] = "Raunak et al., 2020: On long-tailed phenomena in neural machine translation"
-
-    alpha: NotNegative = 0.1
+    paper: ClassVar[str] = (
+        "Raunak et al., 2020: On long-tailed phenomena in neural machine translation"
+    )

@@ -1,7 +1,8 @@
 """Rare target pieces count more (Gu et al., EMNLP 2020).
 
-c is a piece's count divided by that of the median piece: the middle one, by frequency, of the pieces of text that
-occur in the training targets. Special pieces (the end of sentence) have weight 1.
+c is a piece's count divided by the count of the median piece: the middle one, by frequency, of the
+pieces of text that occur in the training targets. Special pieces (the end of sentence) have weight
+1.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from torch import Tensor
 
 from cbmi.config import NotNegative, Share
 from cbmi.data.vocabulary import SPECIALS
-from cbmi.objectives.base import TokenScores
+from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
 
 
 class _Frequency(Weighting):
-    needs: ClassVar[frozenset[str]] = frozenset({"frequency"})
-    paper: ClassVar[str] = "Gu et al., 2020: Token-level adaptive training for neural machine translation"
+    paper: ClassVar[str] = (
+        "Gu et al., 2020: Token-level adaptive training for neural machine translation"
+    )
 
     amplitude: NotNegative = 1.0  # A
     decay: NotNegative  # T
-    rescale: Annotated[float, Field(ge=1, strict=True)] | None = None  # f / max f onto [1, this]; "e": Euler's number
+    # Maps f / max f onto [1, rescale], as the public code does; "e" is Euler's number.
+    rescale: Annotated[float, Field(ge=1, strict=True)] | None = None
     weight_drop: Share = 0.0  # probability with which a token's weight is replaced by 1
 
     @field_validator("rescale", mode="before")
@@ -33,20 +36,26 @@ class _Frequency(Weighting):
     def _euler(cls, value: Any) -> Any:
         return math.e if value == "e" else value
 
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"frequency"})
+
     def curve(self, c: Tensor) -> Tensor:
-        """f (c's shape): the weight less 1."""
+        """f (c's shape): the weight minus 1."""
         raise NotImplementedError
 
     def token_weights(self, scores: TokenScores) -> Tensor:
-        extra = self.curve(scores.frequency[scores.gold])
+        frequency = required(scores.frequency, "frequency")
+        extra = self.curve(frequency[scores.gold])
         if self.rescale is not None:
-            pieces = scores.frequency[SPECIALS:]
+            pieces = frequency[SPECIALS:]
             highest = torch.where(pieces > 0, self.curve(pieces), 0.0).max()
-            extra = (self.rescale - 1) * extra / highest.clamp(min=torch.finfo(highest.dtype).tiny)
-        plain = scores.gold < SPECIALS
+            highest = highest.clamp(min=torch.finfo(highest.dtype).tiny)
+            extra = (self.rescale - 1) * extra / highest
+        weight_is_one = scores.gold < SPECIALS
         if self.weight_drop:
-            plain = plain | (scores.uniform("weight_drop") < self.weight_drop)
-        return torch.where(plain, 1.0, extra + 1).to(scores.nmt.dtype)
+            dropped = scores.uniform("weight_drop") < self.weight_drop
+            weight_is_one = weight_is_one | dropped
+        return torch.where(weight_is_one, 1.0, extra + 1).to(scores.nmt.dtype)
 
 
 class FrequencyExponential(_Frequency):

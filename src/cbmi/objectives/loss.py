@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,14 +21,29 @@ def head_for(
     teacher: States | None = None,
     chunk: int | None = None,
 ) -> Head:
-    """What the translator's hidden states are to be turned into: (log p of gold, its mean over the vocabulary), and
-    the objective's term where it has one. `chunk`: tokens at a time."""
+    """What turns the translator's hidden states into the scores that the objective needs.
+
+    `lm` and `teacher` give the whole distributions of those networks; `chunk`: tokens at a time.
+    """
     if objective.fusion:
+        if lm is None:
+            raise ValueError("fusion needs the language model's states")
         return partial(fused_scores, lm=lm, fusion=objective.fusion, chunk=chunk)
-    if "distribution" in objective.needs:
-        others = {"lm": lm, "teacher": teacher, "chunk": chunk}
-        return partial(distribution_terms, term=objective.term, smoothing=smoothing, **others)
+    if "distribution" in objective.needs():
+        return partial(
+            distribution_terms,
+            term=objective.term,
+            smoothing=smoothing,
+            lm=lm,
+            teacher=teacher,
+            chunk=chunk,
+        )
     return partial(token_log_probabilities, chunk=chunk)
+
+
+class TokenLosses(NamedTuple):
+    losses: Tensor  # (tokens,) 0 for tokens that do not count
+    weights: Tensor | None  # (tokens,), or None for 1 everywhere
 
 
 def token_losses(
@@ -36,19 +52,23 @@ def token_losses(
     smoothing: float,
     term: Tensor | None = None,
     weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """The losses (tokens,), 0 for tokens that do not count, and the weights, None for 1 everywhere; `weights`: those
-    that are known beforehand.
+) -> TokenLosses:
+    """The loss of each token: w·ell + term; `weights` are those that are known beforehand.
 
-    Their sum over the whole step divided by the number of its tokens is the training loss.
+    Their sum over the whole step, divided by the number of its tokens, is the training loss. (The
+    normaliser is the number of tokens, not the sum of the weights.)
     """
     losses = scores.cross_entropy(smoothing)
-    weights = objective.weights(scores) if weights is None else weights
+    if weights is None:
+        weights = objective.weights(scores)
     if weights is not None:
         if weights.shape != losses.shape:
-            shape = tuple(weights.shape)
-            raise UserError(f"{type(objective).__name__} gives weights of shape {shape} to {len(losses)} tokens.")
+            raise UserError(
+                f"{type(objective).__name__} returned weights of shape {tuple(weights.shape)} "
+                f"for {len(losses)} tokens."
+            )
         losses = losses * weights
     if term is not None:
         losses = losses + term
-    return losses.where(scores.mask, 0), weights
+    # `where`, not a product with the mask: a filler's loss may be NaN or infinite.
+    return TokenLosses(losses.where(scores.mask, 0), weights)

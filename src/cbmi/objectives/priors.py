@@ -1,10 +1,12 @@
-"""Prior distributions: cross-entropy plus a term that draws the model's whole distribution towards another one.
+"""Prior distributions: cross-entropy plus a term that pulls the model's distribution to another
+one.
 
     q_lm    the language model's
     q_tm    that of the translator as it was when the stage began
     q_cbmi  softmax(log p_tm - log p_lm): what only the source tells
 
-All are constants to the gradient. c = log p(y_j) - log p_lm(y_j) is the token's CBMI, as in `cbmi`.
+All priors are constants to the gradient. c = log p(y_j) - log p_lm(y_j) is the token's CBMI, as in
+`cbmi`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,21 @@ from torch import Tensor
 
 from cbmi.config import AboveZero, Flag, Interval, NotNegative
 from cbmi.model.distribution import Distributions
-from cbmi.objectives.base import CBMI_PAPER, Objective
+from cbmi.objectives.base import CBMI_PAPER, Need, Objective, required
 
 LM_FLOOR = math.log(1e-9)  # of log p_lm in q_cbmi
+Prior = Literal["lm", "tm", "cbmi"]
 
 
-def log_prior(name: str, chunk: Distributions) -> Tensor:
-    """log q (tokens, vocabulary), a constant; `name`: lm, tm or cbmi."""
+def log_prior(name: Prior, chunk: Distributions) -> Tensor:
+    """log q (tokens, vocabulary), a constant."""
     if name == "lm":
-        return chunk.lm
+        return required(chunk.lm, "lm")
+    teacher = required(chunk.teacher, "teacher")
     if name == "tm":
-        return chunk.teacher
-    return torch.log_softmax(chunk.teacher - chunk.lm.clamp(min=LM_FLOOR), dim=1)
+        return teacher
+    lm = required(chunk.lm, "lm").clamp(min=LM_FLOOR)
+    return torch.log_softmax(teacher - lm, dim=1)
 
 
 def cross_entropy(log_q: Tensor, chunk: Distributions, gold_only: bool) -> Tensor:
@@ -41,79 +46,105 @@ def cross_entropy(log_q: Tensor, chunk: Distributions, gold_only: bool) -> Tenso
 class LanguageModelPrior(Objective):
     """The language model's distribution, softened, is distilled into the translator's."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"lm", "distribution"})
-    equation: ClassVar[str] = "ell + strength·temperature²·KL(p_lm^(1/temperature) ‖ p^(1/temperature))"
-    paper: ClassVar[str] = "Baziotis et al., 2020: Language model prior for low-resource neural machine translation"
+    equation: ClassVar[str] = (
+        "ell + strength·temperature²·KL(p_lm^(1/temperature) ‖ p^(1/temperature))"
+    )
+    paper: ClassVar[str] = (
+        "Baziotis et al., 2020: Language model prior for low-resource neural machine translation"
+    )
 
     strength: NotNegative = 0.1  # λ
     temperature: AboveZero = 2.0  # τ: both distributions are softmaxes of logits divided by it
 
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"lm", "distribution"})
+
     def term(self, chunk: Distributions) -> Tensor:
-        log_q = torch.log_softmax(chunk.lm / self.temperature, dim=1)
+        lm = required(chunk.lm, "lm")
+        log_q = torch.log_softmax(lm / self.temperature, dim=1)
         log_p = torch.log_softmax(chunk.logits / self.temperature, dim=1)
-        return self.strength * self.temperature**2 * (log_q.exp() * (log_q - log_p)).sum(1)
+        divergence = (log_q.exp() * (log_q - log_p)).sum(1)
+        return self.strength * self.temperature**2 * divergence
 
 
 class _Prior(Objective):
     paper: ClassVar[str] = CBMI_PAPER
 
     strength: NotNegative = 0.1  # λ
-    gold_only: Flag = False  # the paper's formula read literally: w = 1 + strength·q(y_j) instead
+    gold_only: Flag = False  # the paper's formula read literally: w = 1 + strength·q(y_j)
 
 
 class _SinglePrior(_Prior):
-    prior: ClassVar[str]
-    interval: Interval | None = None  # only tokens whose CBMI is above the first bound and not above the second
+    prior: ClassVar[Prior]
+    # Only tokens whose CBMI is above the first bound and not above the second.
+    interval: Interval | None = None
 
     def term(self, chunk: Distributions) -> Tensor:
-        loss = self.strength * cross_entropy(log_prior(self.prior, chunk), chunk, self.gold_only)
+        log_q = log_prior(self.prior, chunk)
+        loss = self.strength * cross_entropy(log_q, chunk, self.gold_only)
         if self.interval is None:
             return loss
+        low, high = self.interval
         c = chunk.cbmi()
-        return torch.where((c > self.interval[0]) & (c <= self.interval[1]), loss, 0.0)
+        return torch.where((c > low) & (c <= high), loss, 0.0)
 
 
 class PriorLanguageModel(_SinglePrior):
     """Cross-entropy towards the language model's distribution."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"lm", "distribution"})
-    prior: ClassVar[str] = "lm"
+    prior: ClassVar[Prior] = "lm"
     equation: ClassVar[str] = "ell + strength·CE(p_lm, p)"
+
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"lm", "distribution"})
 
 
 class PriorTranslator(_SinglePrior):
     """Cross-entropy towards the distribution of the translator as it was when the stage began."""
 
-    prior: ClassVar[str] = "tm"
+    prior: ClassVar[Prior] = "tm"
     equation: ClassVar[str] = "ell + strength·CE(p_tm, p)"
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"teacher", "distribution"} | ({"lm"} if self.interval else set()))
+    def needs(self) -> frozenset[Need]:
+        if self.interval is None:
+            return frozenset({"teacher", "distribution"})
+        return frozenset({"teacher", "distribution", "lm"})
 
 
 class PriorCbmi(_SinglePrior):
     """Cross-entropy towards the distribution of what only the source tells."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"lm", "teacher", "distribution"})
-    prior: ClassVar[str] = "cbmi"
+    prior: ClassVar[Prior] = "cbmi"
     equation: ClassVar[str] = "ell + strength·CE(q_cbmi, p), q_cbmi = softmax(log p_tm - log p_lm)"
+
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"lm", "teacher", "distribution"})
 
 
 class PriorSelection(_Prior):
     """The prior of each token is chosen by its CBMI."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"lm", "teacher", "distribution"})
-    equation: ClassVar[str] = "ell + strength·CE(q, p); q = p_lm for c ≤ low, p_tm for low < c ≤ high, q_cbmi above"
+    equation: ClassVar[str] = (
+        "ell + strength·CE(q, p); q = p_lm for c ≤ low, p_tm for low < c ≤ high, q_cbmi above"
+    )
 
     thresholds: Interval = (0.0, 8.0)  # low, high
-    only: Literal["lm", "tm", "cbmi"] | None = None  # the term for the tokens of this one interval alone
+    only: Prior | None = None  # the term for the tokens of this one interval alone
+
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"lm", "teacher", "distribution"})
 
     def term(self, chunk: Distributions) -> Tensor:
-        c, (low, high) = chunk.cbmi(), self.thresholds
-        chosen = {"lm": c <= low, "tm": (c > low) & (c <= high), "cbmi": c > high}
+        c = chunk.cbmi()
+        low, high = self.thresholds
+        chosen: dict[Prior, Tensor] = {
+            "lm": c <= low,
+            "tm": (c > low) & (c <= high),
+            "cbmi": c > high,
+        }
         loss = torch.zeros_like(c)
         for name, where in chosen.items():
-            if self.only in (None, name):
-                loss = loss + torch.where(where, cross_entropy(log_prior(name, chunk), chunk, self.gold_only), 0.0)
+            if self.only is None or self.only == name:
+                term = cross_entropy(log_prior(name, chunk), chunk, self.gold_only)
+                loss = loss + torch.where(where, term, 0.0)
         return self.strength * loss

@@ -1,14 +1,16 @@
-"""Objectives by name: the table of the package's own, those that other packages register, and `module:Class`."""
+"""Objectives by name: the package's own, those that other packages register, and `module:Class`."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from cbmi.config import check, nearest
+from cbmi.config import check
 from cbmi.errors import UserError
 from cbmi.objectives.base import NEEDS, Objective
 from cbmi.objectives.cbmi import Cbmi
@@ -26,8 +28,10 @@ from cbmi.objectives.priors import (
 )
 from cbmi.objectives.self_paced import SelfPaced
 from cbmi.objectives.weighting import Weighting
+from cbmi.overrides import nearest
 
-SETTINGS_OF_NEEDS = {"samples": ("samples",), "weights": ("file", "per")}  # that the training loop reads
+# Settings that the training loop reads for a need.
+SETTINGS_OF_NEEDS = {"samples": ("samples",), "weights": ("file", "per")}
 ENTRY_POINTS = "cbmi.objectives"
 LANGUAGE_PAIRS = ("wmt14-en-de", "wmt19-zh-en")  # of the presets: the tasks of the paper
 
@@ -52,7 +56,10 @@ TABLE: dict[str, type[Objective]] = {
 
 
 def build(choice: dict[str, Any], where: str) -> Objective:
-    """The objective that a stage names, e.g. {"name": "cbmi", "scale_token": 0.1}; `where` is for errors."""
+    """The objective that a stage names, e.g. {"name": "cbmi", "scale_token": 0.1}.
+
+    `where` says in errors where the choice was made.
+    """
     name = choice["name"]
     if not isinstance(name, str):
         raise UserError(f"{where}: the name of an objective is a word, not {name!r}.")
@@ -68,27 +75,33 @@ def build(choice: dict[str, Any], where: str) -> Objective:
 def _problem(objective: Objective) -> str | None:
     """What is wrong with the class of an objective: for people who write their own."""
     kind = type(objective)
-    for need in sorted(objective.needs):
+    for method in ("needs", "weighs_together"):
+        if not callable(getattr(objective, method)):
+            return f"has '{method}' as an attribute; it should be a method"
+    needs = objective.needs()
+    for need in sorted(needs):
         if need not in NEEDS:
             return f"needs '{need}', which nobody provides{nearest(need, NEEDS)}"
         for setting in SETTINGS_OF_NEEDS.get(need, ()):
             if setting not in kind.model_fields:
                 return f"needs '{need}' but has no setting '{setting}'"
-    if "distribution" in objective.needs and kind.term is Objective.term:
+    has_term = kind.term is not Objective.term
+    if "distribution" in needs and not has_term:
         return "needs 'distribution' but has no method 'term'"
-    if "distribution" not in objective.needs and kind.term is not Objective.term:
+    if has_term and "distribution" not in needs:
         return "has a method 'term' but does not need 'distribution'"
-    if isinstance(objective, Weighting) and kind.token_weights is Weighting.token_weights:
+    if issubclass(kind, Weighting) and kind.token_weights is Weighting.token_weights:
         return "has no method 'token_weights'"
     return None
 
 
 def find(name: str, where: str) -> type[Objective]:
-    """The class of an objective: from the table, from another package's entry point, or `module:Class`."""
+    """The class of an objective: from the table, from an entry point, or by `module:Class`."""
     if name in TABLE:
         return TABLE[name]
     if ":" in name:
-        return _imported(*name.split(":", 1), where)
+        module, _, class_name = name.partition(":")
+        return _imported(module, class_name, where)
     others = registered()
     if name in others:
         return _imported(others[name].module, others[name].attr, where)
@@ -96,31 +109,48 @@ def find(name: str, where: str) -> type[Objective]:
 
 
 def registered() -> dict[str, EntryPoint]:
-    """Objectives of other packages; one that has the name of one of ours is not reached by it."""
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in TABLE}
+    """Objectives of other packages, except those that have the name of one of ours."""
+    points = entry_points(group=ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in TABLE}
 
 
 def _preset(kind: type[Objective], choice: dict[str, Any], where: str) -> dict[str, Any]:
-    """The settings of the paper for a language pair. Where they are the same for all, they are the defaults."""
+    """The paper's settings for a language pair, where they differ from the defaults."""
     if "preset" not in choice:
         return {}
-    name, known = str(choice["preset"]), {*LANGUAGE_PAIRS, *kind.presets}
+    name = str(choice["preset"])
+    known = {*LANGUAGE_PAIRS, *kind.presets}
     if name not in known:
         raise UserError(f"{where}.preset: unknown preset '{name}'{nearest(name, known)}.")
     return dict(kind.presets.get(name, {}))
 
 
 def _imported(module_name: str, class_name: str, where: str) -> type[Objective]:
-    if os.getcwd() not in sys.path:  # a file in the folder one works in should do
-        sys.path.append(os.getcwd())
     try:
-        kind = getattr(importlib.import_module(module_name), class_name, None)
-    except Exception as error:  # whatever a module of the user's may raise
-        first = str(error).strip().splitlines()[:1]
-        reason = ": ".join([type(error).__name__, *first]).rstrip(".")
+        with _working_folder_importable():
+            module = importlib.import_module(module_name)
+    except Exception as error:  # whatever a user's module may raise
+        first_line = str(error).strip().splitlines()[:1]
+        reason = ": ".join([type(error).__name__, *first_line]).rstrip(".")
         raise UserError(f"{where}: '{module_name}' cannot be imported: {reason}.") from None
+    kind = getattr(module, class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, Objective)):
         raise UserError(
-            f"{where}: '{module_name}:{class_name}' is no class that derives from cbmi.objectives.Objective."
+            f"{where}: '{module_name}:{class_name}' is not a class that derives from "
+            "cbmi.objectives.Objective."
         )
     return kind
+
+
+@contextmanager
+def _working_folder_importable() -> Iterator[None]:
+    """Let a module in the working folder be imported, and leave `sys.path` as it was."""
+    folder = os.getcwd()
+    if folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)

@@ -1,4 +1,4 @@
-"""What all objectives that weigh tokens have in common: scaling, clipping and shuffling of the weights."""
+"""What all objectives that weight tokens have in common: scaling, clipping, shuffling."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from cbmi.objectives.base import Objective, TokenScores
 class Weighting(Objective):
     """An objective whose w is not 1 everywhere. Subclasses say how in `token_weights`."""
 
-    scale: AboveZero = 1.0  # all weights times this
-    clip: Bounds | None = None  # then none below the first, none above the second
+    scale: AboveZero = 1.0  # every weight is multiplied by this
+    clip: Bounds | None = None  # then clipped to [low, high]
     shuffled: Flag = False  # then dealt out at random among the tokens of the mini-batch
 
-    @property
     def weighs_together(self) -> bool:
         return self.shuffled
 
@@ -31,17 +30,25 @@ class Weighting(Objective):
     def scaled_and_clipped(self, weights: Tensor) -> Tensor:
         if self.scale != 1:
             weights = weights * self.scale
-        return weights.clamp(*self.clip) if self.clip else weights
+        if self.clip is not None:
+            low, high = self.clip
+            weights = weights.clamp(low, high)
+        return weights
 
 
 def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
-    """The weights of the mini-batch, detached, dealt out anew among its tokens on all ranks.
+    """The weights of the mini-batch, detached, dealt out at random among its tokens on all ranks.
 
-    Tokens in the order of their places get the weights of tokens in a random order that is a function of step and
-    places: the same however many ranks share the mini-batch. Tokens that do not count come last in both orders.
+    Tokens in corpus order receive the weights of tokens in a random order. That order is a function
+    of step and corpus index, so it is the same however many ranks share the mini-batch.
     """
-    filler = torch.where(scores.mask, 0.0, torch.inf).double()  # places of a large corpus are not whole in float32
-    mine = torch.stack([scores.place + filler, scores.uniform("shuffle") + filler, weights.detach().double()])
-    place, key, weight = torch.cat(scores.ranks.gather(mine), dim=1)
-    dealt = weight[key.argsort()]
-    return dealt[torch.searchsorted(place.sort().values, mine[0])].to(weights.dtype)
+    # Tokens that only fill up the batch come last in both orders: they get each other's weights.
+    filler = torch.where(scores.mask, 0.0, torch.inf).double()
+    place = scores.place + filler  # float64: float32 cannot hold every index of a large corpus
+    random_key = scores.uniform("shuffle") + filler
+    mine = torch.stack([place, random_key, weights.detach().double()])
+    everyone = torch.cat(scores.ranks.gather(mine), dim=1)
+    all_places, all_keys, all_weights = everyone.unbind()
+    shuffled_weights = all_weights[all_keys.argsort()]
+    rank_in_corpus_order = torch.searchsorted(all_places.sort().values, place)
+    return shuffled_weights[rank_in_corpus_order].to(weights.dtype)

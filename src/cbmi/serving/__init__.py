@@ -1,9 +1,8 @@
-"""Pages that answer: the inspector of a model, and the page of human evaluation."""
+"""Servers: the inspector of a model with its API, and the pages of human evaluation."""
 
-from cbmi.errors import UserError
+from __future__ import annotations
 
-try:
-    import starlette  # noqa: F401
-    import uvicorn  # noqa: F401
-except ImportError:
-    raise UserError("Serving needs the extra 'serve': pip install 'cbmi[serve]'.") from None
+from cbmi.errors import import_extra
+
+for _module in ("starlette", "uvicorn"):
+    import_extra(_module, "Serving", "serve")

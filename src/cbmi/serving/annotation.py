@@ -1,4 +1,7 @@
-"""`cbmi humaneval serve`: every annotator's private page, and the ratings it sends, kept as they come."""
+"""`cbmi humaneval serve`: each annotator's private page, and the ratings that it sends.
+
+A rating is on disk before its request is answered.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,42 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cbmi.analysis.heatmap import FACTORS
-from cbmi.analysis.study import CRITERIA, HIGHEST, LOWEST, Study, open_study
 from cbmi.errors import UserError
+from cbmi.humaneval.study import CRITERIA, HIGHEST, LOWEST, Rating, Study, open_study
 from cbmi.progress import say
-from cbmi.serving.web import Body, address, allowed_hosts, application, listen, page, read_body, serve
+from cbmi.reporting.cells import FACTORS
+from cbmi.serving.web import (
+    Body,
+    address,
+    allowed_hosts,
+    application,
+    listen,
+    page,
+    read_body,
+    serve,
+)
 
 
-class Rating(Body):
+class RatingRequest(Body):
+    """A rating as the page sends it."""
+
+    # Up to 2^53: JavaScript counts no further without rounding.
     item: Annotated[int, Field(ge=1, le=2**53)]
     criterion: Literal["adequacy", "fluency"]
     value: Annotated[int, Field(ge=LOWEST, le=HIGHEST)]
 
 
 def annotation_app(study: Study, hosts: tuple[str, ...] | None) -> Starlette:
+    """The annotators' pages. A page is found by its annotator's secret token only.
+
+    `hosts`: see `cbmi.serving.web.application`. SQLite may wait for a lock, so all calls of the
+    study go to a thread.
+    """
+
     async def annotator(request: Request) -> str:
         name = await run_in_threadpool(study.annotator, request.path_params["token"])
         if name is None:
-            raise HTTPException(404, "There is no such page; look at the link you were given.")
+            raise HTTPException(404, "There is no such page; check the link you were given.")
         return name
 
     async def show(request: Request) -> Response:
@@ -43,16 +64,18 @@ def annotation_app(study: Study, hosts: tuple[str, ...] | None) -> Starlette:
 
     async def items(request: Request) -> Response:
         name = await annotator(request)
-        return JSONResponse({"items": await run_in_threadpool(study.items, name)})
+        seen = await run_in_threadpool(study.items, name)
+        return JSONResponse({"items": [item.to_json() for item in seen]})
 
     async def rate(request: Request) -> Response:
         name = await annotator(request)
-        rating = await read_body(request, Rating)
+        wanted = await read_body(request, RatingRequest)
+        rating = Rating(wanted.item, wanted.criterion, wanted.value)
         try:
-            await run_in_threadpool(study.rate, name, [(rating.item, rating.criterion, rating.value)])
+            await run_in_threadpool(study.rate, name, [rating])
         except UserError as error:
             raise HTTPException(422, str(error)) from None
-        return JSONResponse({"saved": rating.model_dump()})
+        return JSONResponse({"saved": wanted.model_dump()})
 
     routes = [
         Route("/{token}", without_slash),
@@ -63,16 +86,17 @@ def annotation_app(study: Study, hosts: tuple[str, ...] | None) -> Starlette:
     return application(routes, hosts)
 
 
-def links(study: Study, base: str) -> str:
-    """Each annotator's private address."""
-    return "\n".join(f"{name}  {base}/{token}/" for name, token in study.annotators().items())
+def private_links(study: Study, base: str) -> str:
+    """Each annotator's name and private address, a line for each; `base`: the server's address."""
+    lines = [f"{name}  {base}/{token}/" for name, token in study.annotators().items()]
+    return "\n".join(lines)
 
 
 def serve_study(folder: Path, host: str, port: int) -> None:
-    """Serve the annotators' pages until stopped; prints their links."""
+    """Print the annotators' links, and serve their pages until stopped."""
     study = open_study(folder)
     sock = listen(host, port)
     app = annotation_app(study, allowed_hosts(host))
-    print(links(study, address(sock)), flush=True)
+    print(private_links(study, address(sock)), flush=True)
     say("Give every annotator their own link; Ctrl-C ends the server, and every rating is kept.")
     serve(app, sock)

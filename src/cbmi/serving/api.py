@@ -1,20 +1,17 @@
-"""The inspector's HTTP API: what is asked and answered, and the same in OpenAPI's words."""
+"""The inspector's HTTP API: what is asked and answered, and the same as OpenAPI."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from cbmi import __version__
 from cbmi.serving.web import Body
+from cbmi.version import __version__
 
 LONGEST = 2_000  # characters of a sentence
 MOST = 64  # sentences of a request
-EXAMPLES = {
-    "/translate": {"source": ["A sentence."], "beam": 4, "nbest": 2},
-    "/score": {"pairs": [{"source": "A sentence.", "target": "Ein Satz."}]},
-}
 
 Text = Annotated[str, Field(max_length=LONGEST)]
 
@@ -51,10 +48,17 @@ class WordFigures(Body):
     lm: Annotated[float, Field(description="log p_LM")]
     cbmi: float
     level: Annotated[
-        str, Field(description="colour: p1 to p4 more likely with the source, n1 to n4 less, z the same")
+        str,
+        Field(
+            description="colour: p1 to p4 more likely with the source, n1 to n4 less, z the same"
+        ),
     ]
-    figures: Annotated[str, Field(description="p_NMT, p_LM, CBMI and the token's weight as people read them")]
-    invented: Annotated[bool, Field(description="a content word that owes the source next to nothing")]
+    figures: Annotated[
+        str, Field(description="p_NMT, p_LM, CBMI and the token's weight as people read them")
+    ]
+    invented: Annotated[
+        bool, Field(description="a content word that owes the source next to nothing")
+    ]
 
 
 class Scored(Body):
@@ -65,17 +69,19 @@ class Scored(Body):
     words: list[WordFigures]
 
 
-class Hypothesis(Scored):
+class ScoredHypothesis(Scored):
     """A translation that the model found."""
 
-    score: Annotated[float, Field(description="log-probability over length to the power of length_penalty")]
+    score: Annotated[
+        float, Field(description="log-probability over length to the power of length_penalty")
+    ]
     log_probability: float
 
 
 class TranslateAnswer(Body):
     """The n best translations of every source; none for an empty one."""
 
-    translations: list[list[Hypothesis]]
+    translations: list[list[ScoredHypothesis]]
 
 
 class ScoreAnswer(Body):
@@ -84,61 +90,115 @@ class ScoreAnswer(Body):
     pairs: list[Scored]
 
 
+class Endpoint(NamedTuple):
+    """A POST request that the API answers."""
+
+    summary: str
+    request: type[Body]
+    answer: type[Body]
+
+
+ENDPOINTS = {
+    "/translate": Endpoint(
+        "Translate sentences; each gets its n best translations, scored word by word.",
+        TranslateRequest,
+        TranslateAnswer,
+    ),
+    "/score": Endpoint(
+        "Score pairs: how much each word of the target owes to the source.",
+        ScoreRequest,
+        ScoreAnswer,
+    ),
+}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "/translate": {"source": ["A sentence."], "beam": 4, "nbest": 2},
+    "/score": {"pairs": [{"source": "A sentence.", "target": "Ein Satz."}]},
+}
+# By status: why a request is refused. Each answer is {"error": sentence}.
+ERRORS = {
+    "400": "not JSON",
+    "413": "too large",
+    "415": "not application/json",
+    "422": "a value is wrong",
+    "503": "too many requests wait",
+}
+
+
 def openapi() -> dict[str, Any]:
-    """The API in OpenAPI's words."""
-    bodies = {"/translate": (TranslateRequest, TranslateAnswer), "/score": (ScoreRequest, ScoreAnswer)}
-    says = {
-        "/translate": "Translate sentences; each gets its n best translations, scored word by word.",
-        "/score": "Score pairs: how much each word of the target owes to the source.",
-    }
+    """The API as an OpenAPI document."""
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
-    for path, (asked, answered) in bodies.items():
-        for kind in (asked, answered):
+    for path, endpoint in ENDPOINTS.items():
+        for kind in (endpoint.request, endpoint.answer):
             schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas |= schema.pop("$defs", {}) | {kind.__name__: schema}
-        errors = {
-            "400": "not JSON",
-            "413": "too large",
-            "415": "not application/json",
-            "422": "a value is wrong",
-            "503": "too many requests wait",
-        }
-        paths[path] = {
-            "post": {
-                "summary": says[path],
-                "requestBody": {"required": True, "content": _json_of(asked.__name__)},
-                "responses": {
-                    "200": {"description": "done", "content": _json_of(answered.__name__)},
-                    **{status: {"description": f'{why}; {{"error": sentence}}'} for status, why in errors.items()},
-                },
-            }
-        }
+            schemas.update(schema.pop("$defs", {}))
+            schemas[kind.__name__] = schema
+        paths[path] = {"post": _operation(endpoint)}
     paths["/health"] = {
-        "get": {"summary": "Whether the server is ready.", "responses": {"200": {"description": "it is"}}}
+        "get": {
+            "summary": "Whether the server is ready.",
+            "responses": {"200": {"description": "it is"}},
+        }
     }
-    info = {"title": "cbmi", "version": __version__, "description": "Translations and what they owe to the source."}
+    info = {
+        "title": "cbmi",
+        "version": __version__,
+        "description": "Translations and what they owe to the source.",
+    }
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
-def rows(schema: dict[str, Any]) -> list[dict[str, str]]:
-    """The fields of a schema as people read them."""
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    """What OpenAPI says of an endpoint."""
+    responses: dict[str, Any] = {
+        "200": {"description": "done", "content": _json_of(endpoint.answer)}
+    }
+    for status, reason in ERRORS.items():
+        responses[status] = {"description": f'{reason}; {{"error": sentence}}'}
+    return {
+        "summary": endpoint.summary,
+        "requestBody": {"required": True, "content": _json_of(endpoint.request)},
+        "responses": responses,
+    }
 
-    def kind(of: dict[str, Any]) -> str:
-        if "items" in of:
-            return f"list of {kind(of['items'])}"
-        return of["$ref"].split("/")[-1] if "$ref" in of else of.get("type", "")
 
-    limits = {"minimum": "at least", "maximum": "at most", "maxItems": "at most", "maxLength": "length at most"}
+def _json_of(kind: type[Body]) -> dict[str, Any]:
+    reference = f"#/components/schemas/{kind.__name__}"
+    return {"application/json": {"schema": {"$ref": reference}}}
+
+
+class FieldRow(NamedTuple):
+    """A field of a schema as people read it."""
+
+    key: str
+    kind: str
+    limits: str
+
+
+LIMITS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "maxItems": "at most",
+    "maxLength": "length at most",
+}
+
+
+def field_rows(schema: Mapping[str, Any]) -> list[FieldRow]:
+    """The fields of a schema, for the page that documents the API."""
     rows = []
-    for key, of in schema["properties"].items():
-        says = [f"{words} {of[name]:,}" for name, words in limits.items() if name in of]
-        says += [f"{of['default']} if left out"] if "default" in of else []
-        rows.append(
-            {"key": key, "kind": kind(of), "limits": "; ".join([*says, of.get("description", "")]).strip("; ")}
-        )
+    for key, field in schema["properties"].items():
+        parts = [f"{words} {field[limit]:,}" for limit, words in LIMITS.items() if limit in field]
+        if "default" in field:
+            parts.append(f"{field['default']} if left out")
+        if "description" in field:
+            parts.append(field["description"])
+        rows.append(FieldRow(key, _kind(field), "; ".join(parts)))
     return rows
 
 
-def _json_of(name: str) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+def _kind(field: Mapping[str, Any]) -> str:
+    if "items" in field:
+        return f"list of {_kind(field['items'])}"
+    if "$ref" in field:
+        return str(field["$ref"]).rpartition("/")[2]
+    return str(field.get("type", ""))

@@ -1,4 +1,7 @@
-"""Requests that come at the same time are computed together, by one thread: the model is nobody else's."""
+"""Requests that come at the same time are computed together, in one thread.
+
+That thread alone uses the model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WAITING = 4096  # things that wait at most; more are turned away
+WAITING = 4096  # inputs that wait at most; more are turned away
 
 
 class Busy(Exception):
@@ -18,45 +21,53 @@ class Busy(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One thing of a request, and where its result goes."""
+    """One input of a request, and where its result goes."""
 
     key: Hashable
-    thing: Any
+    input: Any
     cost: int
-    request: int
+    request: int  # entries of one request have the same number
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future
+    future: asyncio.Future[Any]
 
 
 class Batcher:
-    """Collects things under a key and computes those of one key together: `compute(key, things) -> results`.
+    """Collects inputs under a key and computes those of one key together.
 
-    A batch costs at most `most`, by the caller's measure (or is a single thing), and a request that needs several
-    stands in line again after each: a large one does not keep the small ones waiting.
+    `compute(key, inputs)` gives their results, in order. The inputs of a batch cost at most `most`
+    in all, by the caller's measure, or there is only one. A request that needs several batches goes
+    to the end of the queue after each: a large one does not keep the small ones waiting.
     """
 
     def __init__(self, compute: Callable[[Any, list[Any]], Sequence[Any]], most: int) -> None:
-        self.compute, self.most = compute, most
-        self.changed = threading.Condition()
+        self.compute = compute
+        self.most = most
+        self.changed = threading.Condition()  # guards queue and stopped
         self.queue: list[Entry] = []
         self.numbers = itertools.count()
         self.stopped = False
         self.thread = threading.Thread(target=self._work, daemon=True, name="batcher")
         self.thread.start()
 
-    async def submit(self, key: Hashable, things: Sequence[Any], cost: Callable[[Any], int]) -> list[Any]:
-        """The results of things, in order; raises `Busy`, or what the computation raised. Cancelled, what has not
-        been begun is dropped."""
-        loop, number = asyncio.get_running_loop(), next(self.numbers)
+    async def submit(
+        self, key: Hashable, inputs: Sequence[Any], cost: Callable[[Any], int]
+    ) -> list[Any]:
+        """The results of the inputs, in order. Raises `Busy`, or what the computation raised.
+
+        If the caller is cancelled, what has not been started is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        number = next(self.numbers)
         with self.changed:
-            if len(self.queue) + len(things) > WAITING:
+            if len(self.queue) + len(inputs) > WAITING:
                 raise Busy
-            futures = [loop.create_future() for _ in things]
-            self.queue += [
-                Entry(key, thing, cost(thing), number, loop, future)
-                for thing, future in zip(things, futures, strict=True)
+            entries = [
+                Entry(key, one, cost(one), number, loop, loop.create_future()) for one in inputs
             ]
+            self.queue += entries
             self.changed.notify()
+        # All are awaited, even after an error: no exception is left that nobody has looked at.
+        futures = [entry.future for entry in entries]
         results = await asyncio.gather(*futures, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -64,13 +75,14 @@ class Batcher:
         return list(results)
 
     def stop(self) -> None:
-        """End soon; what is being computed is not waited for long."""
+        """End soon, without waiting long for what is being computed."""
         with self.changed:
             self.stopped = True
             self.changed.notify()
-        self.thread.join(timeout=2)
+        self.thread.join(timeout=2)  # seconds
 
     def _work(self) -> None:
+        """The thread: batch after batch."""
         while True:
             with self.changed:
                 while not self.queue and not self.stopped:
@@ -78,31 +90,45 @@ class Batcher:
                 if self.stopped:
                     return
                 batch = self._take()
-            if not batch:
-                continue
-            try:
-                results: Sequence[Any] = self.compute(batch[0].key, [entry.thing for entry in batch])
-            except Exception as error:  # whatever one batch meets, the next is served
-                results = [error] * len(batch)
-            for entry, result in zip(batch, results, strict=True):
-                if not entry.loop.is_closed():
-                    entry.loop.call_soon_threadsafe(_settle, entry.future, result)
+            if batch:
+                self._compute(batch)
+
+    def _compute(self, batch: list[Entry]) -> None:
+        """Compute a batch and hand out its results, or its error."""
+        inputs = [entry.input for entry in batch]
+        try:
+            results = self.compute(batch[0].key, inputs)
+        except Exception as error:  # whatever one batch meets, the next is served
+            results = [error] * len(batch)
+        for entry, result in zip(batch, results, strict=True):
+            if not entry.loop.is_closed():
+                entry.loop.call_soon_threadsafe(_settle, entry.future, result)
 
     def _take(self) -> list[Entry]:
-        """The next batch; the requests it is of go to the end of the line with what is left of them."""
+        """Take the next batch off the queue; empty if all that waited was cancelled.
+
+        What is left of the requests it serves goes to the end of the queue.
+        """
         waiting = [entry for entry in self.queue if not entry.future.cancelled()]
-        batch, total = [], 0
+        batch: list[Entry] = []
+        left: list[Entry] = []
+        total = 0
         for entry in waiting:
-            if entry.key == waiting[0].key and (not batch or total + entry.cost <= self.most):
+            fits = not batch or total + entry.cost <= self.most
+            if entry.key == waiting[0].key and fits:
                 batch.append(entry)
                 total += entry.cost
-        served, taken = {entry.request for entry in batch}, set(map(id, batch))
-        left = [entry for entry in waiting if id(entry) not in taken]
-        self.queue = sorted(left, key=lambda entry: entry.request in served)
+            else:
+                left.append(entry)
+        served = {entry.request for entry in batch}
+        others = [entry for entry in left if entry.request not in served]
+        rest = [entry for entry in left if entry.request in served]
+        self.queue = others + rest
         return batch
 
 
-def _settle(future: asyncio.Future, result: Any) -> None:
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    """Called in the loop's own thread: futures are not thread-safe."""
     if future.done():  # whoever asked has gone
         return
     if isinstance(result, Exception):

@@ -1,12 +1,12 @@
-"""`cbmi serve`: a page on which one translates, sees what each word owes to the source, and edits; with an API."""
+"""`cbmi serve`: a page to translate on, see what each word owes to the source, and edit; an API."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,32 +14,60 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cbmi.analysis.heatmap import FACTORS, cells
-from cbmi.analysis.score import Scorer
-from cbmi.analysis.words import EDGES, Word, words
 from cbmi.data.vocabulary import SPECIALS, Vocabulary
+from cbmi.data.words import EDGES, WORD_START, Word
+from cbmi.inference.model import LONGEST_LINE, TrainedModel
+from cbmi.inference.scoring import DIGITS, PairScorer, ScoredPair
 from cbmi.progress import say
-from cbmi.serving.api import EXAMPLES, LONGEST, MOST, Pair, ScoreRequest, TranslateRequest, openapi, rows
+from cbmi.reporting.cells import FACTORS, word_cells
+from cbmi.serving.api import (
+    EXAMPLES,
+    LONGEST,
+    MOST,
+    Scored,
+    ScoredHypothesis,
+    ScoreRequest,
+    TranslateRequest,
+    WordFigures,
+    field_rows,
+    openapi,
+)
 from cbmi.serving.batching import Batcher, Busy
 from cbmi.serving.web import address, allowed_hosts, application, listen, page, read_body, serve
-from cbmi.training.trained import LONGEST_LINE, Trained
 
-INVENTED = math.log(2)  # CBMI below which a content word owes the source next to nothing
-COMMON = 0.04  # of the vocabulary: its first pieces, in the order in which BPE found them, are the function words
-WORK = 8 * 2_000  # characters times beam that are computed at a time
+INVENTED = math.log(2)  # a content word whose CBMI is below it owes the source next to nothing
+# The pieces that BPE found first, this share of the vocabulary, are the function words: it joins
+# the most frequent pairs first.
+COMMON = 0.04
 BYTES = 256  # pieces of single bytes, after the special ones
+WORK = 8 * 2_000  # characters times beam that are computed at a time
+CHECK_EVERY = 0.5  # seconds between two looks at whether the client is still there
+
+
+class _Search(NamedTuple):
+    """How to translate: requests with equal settings are computed together."""
+
+    beam: int
+    length_penalty: float
+    nbest: int
+
+
+_SCORE = "score"  # the batcher's key of all pairs to score
 
 
 class Inspector:
     """A model behind a batcher, and the pages in front of it."""
 
-    def __init__(self, model: Trained) -> None:
-        self.model, self.scorer = model, Scorer(model)
+    def __init__(self, model: TrainedModel) -> None:
+        self.model = model
+        self.scorer = PairScorer(model)
         self.batcher = Batcher(self._compute, WORK)
 
     def app(self, hosts: tuple[str, ...] | None) -> Starlette:
+        """The pages and the API; `hosts` as in `application`."""
+
         @asynccontextmanager
-        async def lifespan(app: Starlette):
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
             yield
             self.batcher.stop()
 
@@ -55,14 +83,27 @@ class Inspector:
 
     async def _page(self, request: Request) -> Response:
         data = self.model.config.data
-        view = {"run": str(self.model.run.path), "source": data.source, "target": data.target, "factors": FACTORS}
-        return page("inspector.html.jinja", view | {"longest": LONGEST, "most": MOST})
+        view = {
+            "run": str(self.model.run.path),
+            "source": data.source,
+            "target": data.target,
+            "factors": FACTORS,
+            "longest": LONGEST,
+            "most": MOST,
+        }
+        return page("inspector.html.jinja", view)
 
     async def _docs(self, request: Request) -> Response:
         api = openapi()
-        tables = {name: rows(schema) for name, schema in api["components"]["schemas"].items()}
-        view = {"api": api, "rows": tables, "examples": EXAMPLES, "address": str(request.base_url).rstrip("/")}
-        return page("docs.html.jinja", view | {"factors": FACTORS})
+        schemas = api["components"]["schemas"]
+        view = {
+            "api": api,
+            "rows": {name: field_rows(schema) for name, schema in schemas.items()},
+            "examples": EXAMPLES,
+            "address": str(request.base_url).rstrip("/"),
+            "factors": FACTORS,
+        }
+        return page("docs.html.jinja", view)
 
     async def _openapi(self, request: Request) -> Response:
         return JSONResponse(openapi())
@@ -74,39 +115,41 @@ class Inspector:
     async def _translate(self, request: Request) -> Response:
         wanted = await read_body(request, TranslateRequest)
         if wanted.nbest > wanted.beam:
-            raise HTTPException(422, f"nbest: {wanted.nbest} is more than the beam's width, {wanted.beam}.")
-        key = ("translate", wanted.beam, wanted.length_penalty, wanted.nbest)
+            raise HTTPException(
+                422, f"nbest: {wanted.nbest} is more than the beam's width, {wanted.beam}."
+            )
         sources = [_one_line(text) for text in wanted.source]
         for place, text in enumerate(sources):
-            self._check_length(f"source.{place}", self.model.source, text)
-        cost = wanted.beam
-        return JSONResponse(
-            {"translations": await self._submit(request, key, sources, lambda text: cost * len(text))}
-        )
+            _check_length(f"source.{place}", self.model.source, text)
+
+        def cost(text: str) -> int:
+            return wanted.beam * len(text)
+
+        search = _Search(wanted.beam, wanted.length_penalty, wanted.nbest)
+        translations = await self._submit(request, search, sources, cost)
+        return JSONResponse({"translations": translations})
 
     async def _score(self, request: Request) -> Response:
         wanted = await read_body(request, ScoreRequest)
         pairs = [(_one_line(pair.source), _one_line(pair.target)) for pair in wanted.pairs]
-        for place, pair in enumerate(pairs):
-            for side, vocabulary, text in zip(
-                Pair.model_fields, (self.model.source, self.model.target), pair, strict=True
-            ):
-                self._check_length(f"pairs.{place}.{side}", vocabulary, text)
-        scored = await self._submit(request, ("score",), pairs, lambda pair: sum(map(len, pair)))
+        for place, (source, target) in enumerate(pairs):
+            _check_length(f"pairs.{place}.source", self.model.source, source)
+            _check_length(f"pairs.{place}.target", self.model.target, target)
+
+        def cost(pair: tuple[str, str]) -> int:
+            return len(pair[0]) + len(pair[1])
+
+        scored = await self._submit(request, _SCORE, pairs, cost)
         return JSONResponse({"pairs": scored})
 
-    def _check_length(self, where: str, vocabulary: Vocabulary, text: str) -> None:
-        """Nothing is cut in silence."""
-        pieces = len(vocabulary.encode([text])[0])
-        if pieces > LONGEST_LINE:
-            raise HTTPException(422, f"{where}: {pieces:,} pieces are more than the model reads, {LONGEST_LINE:,}.")
-
-    async def _submit(self, request: Request, key: tuple, things: list[Any], cost: Callable[[Any], int]) -> list[Any]:
-        """The batcher's results; who has gone is not computed for."""
-        task = asyncio.ensure_future(self.batcher.submit(key, things, cost))
+    async def _submit(
+        self, request: Request, key: Hashable, inputs: Sequence[Any], cost: Callable[[Any], int]
+    ) -> list[Any]:
+        """The batcher's results; nothing is computed for a client that has gone."""
+        task = asyncio.ensure_future(self.batcher.submit(key, inputs, cost))
         try:
             while not task.done():
-                await asyncio.wait({task}, timeout=0.5)
+                await asyncio.wait({task}, timeout=CHECK_EVERY)
                 if task.done():
                     break
                 if request.app.state.stopping():
@@ -115,56 +158,101 @@ class Inspector:
                     raise ClientDisconnect
             return task.result()
         except Busy:
-            raise HTTPException(503, "Too many requests are waiting; try again.", {"Retry-After": "1"}) from None
+            raise HTTPException(
+                503, "Too many requests are waiting; try again.", {"Retry-After": "1"}
+            ) from None
         finally:
             task.cancel()
 
-    def _compute(self, key: tuple[Literal["translate", "score"], Any], things: list[Any]) -> list[Any]:
-        """Called by the batcher's thread alone."""
-        if key[0] == "score":
-            return [self._scored(record) for record in self.scorer.score(things)]
-        _, beam, length_penalty, nbest = key
-        settings = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
-        found = self.model.hypotheses(things, **settings)
-        flat = [(place, one) for place, several in enumerate(found) for one in several]
-        texts = [self.model.target.decode(one.ids) for _, one in flat]
-        pairs = [(things[place], text) for (place, _), text in zip(flat, texts, strict=True)]
-        answers: list[list[dict[str, Any]]] = [[] for _ in things]
-        for (place, one), record in zip(flat, self.scorer.score(pairs), strict=True):
-            figures = {"score": one.score, "log_probability": one.log_probability}
-            answers[place].append(self._scored(record) | figures)
+    def _compute(self, key: Any, inputs: list[Any]) -> list[Any]:
+        """The answers to inputs of one key, as JSON; called by the batcher's thread alone."""
+        if isinstance(key, _Search):
+            return self._translated(inputs, key)
+        return [self._scored(pair).model_dump() for pair in self.scorer.score(inputs)]
+
+    def _translated(self, sources: list[str], search: _Search) -> list[list[dict[str, Any]]]:
+        """The n best translations of each source, scored word by word."""
+        found = self.model.hypotheses(
+            sources,
+            beam=search.beam,
+            length_penalty=search.length_penalty,
+            nbest=search.nbest,
+        )
+        # All translations are scored together, then dealt back to their sources.
+        pairs = []
+        for source, hypotheses in zip(sources, found, strict=True):
+            for hypothesis in hypotheses:
+                pairs.append((source, self.model.target.decode(hypothesis.ids)))
+        scored = self.scorer.score(pairs)
+        answers = []
+        for hypotheses in found:
+            answer = []
+            for hypothesis in hypotheses:
+                own = self._scored(next(scored))
+                translation = ScoredHypothesis(
+                    target=own.target,
+                    sentence_cbmi=own.sentence_cbmi,
+                    words=own.words,
+                    score=hypothesis.score,
+                    log_probability=hypothesis.log_probability,
+                )
+                answer.append(translation.model_dump())
+            answers.append(answer)
         return answers
 
-    def _scored(self, record: dict[str, Any]) -> dict[str, Any]:
-        """What the API says of a record."""
-        joined, (shown, _) = words(record["pieces"]), cells(record)
-        result = [
-            {key: cell[key] for key in ("text", "space", "level", "figures")}
-            | {key: round(cell[key], 6) for key in ("nmt", "lm", "cbmi")}
-            | {"end": word.control}
-            | {"invented": cell["cbmi"] < INVENTED and self._content_word(word, record["pieces"])}
-            for word, cell in zip(joined, shown, strict=True)
-        ]
-        return {"target": record["target"], "sentence_cbmi": record["sentence_cbmi"], "words": result}
+    def _scored(self, pair: ScoredPair) -> Scored:
+        """What the API says of a pair."""
+        figures = []
+        for word, cell in zip(pair.words, word_cells(pair).words, strict=True):
+            invented = cell.cbmi < INVENTED and self._is_content_word(word, pair.tokens)
+            figures.append(
+                WordFigures(
+                    text=cell.text,
+                    space=cell.space,
+                    end=cell.control,
+                    nmt=round(cell.nmt, DIGITS),
+                    lm=round(cell.lm, DIGITS),
+                    cbmi=round(cell.cbmi, DIGITS),
+                    level=cell.level,
+                    figures=cell.figures,
+                    invented=invented,
+                )
+            )
+        return Scored(target=pair.target, sentence_cbmi=pair.sentence_cbmi, words=figures)
 
-    def _content_word(self, word: Word, pieces: list[str]) -> bool:
-        """Whether a word is neither punctuation nor one of the commonest: those are single pieces that BPE found
-        first, since it joins the most frequent pairs first."""
+    def _is_content_word(self, word: Word, pieces: Sequence[str]) -> bool:
+        """Whether a word is neither punctuation nor one of the commonest words.
+
+        The commonest are single pieces, among the first that BPE found.
+        """
         if word.control or not EDGES.sub("", word.text):
             return False
-        own = [pieces[place] for place in word.pieces]
-        spelt = [piece for piece in own if EDGES.sub("", piece.removeprefix("▁"))]
-        common = SPECIALS + BYTES + COMMON * len(self.model.target)
-        return len(spelt) > 1 or self.model.target.id_of(spelt[0]) >= common
+        spelt = []  # its pieces without those of punctuation alone
+        for place in word.pieces:
+            if EDGES.sub("", pieces[place].removeprefix(WORD_START)):
+                spelt.append(pieces[place])
+        if len(spelt) > 1:
+            return True
+        first_rare = SPECIALS + BYTES + COMMON * len(self.model.target)
+        return self.model.target.id_of(spelt[0]) >= first_rare
+
+
+def _check_length(where: str, vocabulary: Vocabulary, text: str) -> None:
+    """Refuse what the model would truncate: nothing is cut in silence."""
+    pieces = len(vocabulary.encode([text])[0])
+    if pieces > LONGEST_LINE:
+        raise HTTPException(
+            422, f"{where}: {pieces:,} pieces are more than the model reads, {LONGEST_LINE:,}."
+        )
 
 
 def _one_line(text: str) -> str:
-    """A model reads one line."""
+    """Text as the model reads it: on one line, without NUL characters."""
     return " ".join(text.replace("\0", " ").split())
 
 
-def serve_inspector(model: Trained, host: str, port: int, show: bool) -> None:
-    """Serve the page and the API until stopped."""
+def serve_inspector(model: TrainedModel, host: str, port: int, show: bool) -> None:
+    """Serve the page and the API until stopped; `show` opens the page in the browser."""
     sock = listen(host, port)
     app = Inspector(model).app(allowed_hosts(host))
     here = address(sock)

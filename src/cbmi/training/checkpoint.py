@@ -1,15 +1,15 @@
-"""Checkpoints: safetensors and JSON in a folder that is there whole or not at all.
+"""Checkpoints: safetensors and JSON in a folder that exists whole or not at all.
 
 checkpoints/step-N/translator.safetensors, language_model.safetensors, optimizer.safetensors
                    state.json       where training stands
-                   manifest.json    SHA-256 of each file above: a torn or damaged checkpoint is recognised
+                   manifest.json    SHA-256 of each file above: damage is recognised
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,15 +22,18 @@ from torch import Tensor, nn
 
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, disk_errors, read_json, remove_folder, sha256, to_json
+from cbmi.model.fusion import FusionKind
 from cbmi.progress import say
-from cbmi.training.sharding import spread_like
+from cbmi.training.sharding import shard_like
 
 FORMAT = 1
-TRANSLATOR, LANGUAGE_MODEL, OPTIMIZER = "translator", "language_model", "optimizer"
+TRANSLATOR = "translator"
+LANGUAGE_MODEL = "language_model"
+OPTIMIZER = "optimizer"
 
 
 @dataclass
-class State:
+class TrainingState:
     """Where training stands: with the weights and Adam's moments, all that a resumed run needs."""
 
     step: int = 0  # over all stages
@@ -39,13 +42,13 @@ class State:
     stage_done: bool = False
     epoch: int = 0
     batch: int = 0  # the next batch of the epoch
-    stage_epoch: int = 0  # in which the stage began: the shape of its batches is taken from it
-    schedule_step: int = 0  # steps since the optimiser (re)started
+    stage_epoch: int = 0  # in which the stage began: its batches take their shape from it
+    schedule_step: int = 0  # steps since the optimizer (re)started
     best_step: int | None = None  # of this stage
     best_score: float | None = None  # higher is better: BLEU, or minus the loss
     stale: int = 0  # validations since the best
-    score: float | None = None  # of this checkpoint, where it was validated
-    fusion: str | None = None  # how translator and language model are fused when translating
+    score: float | None = None  # of this checkpoint, if it was validated
+    fusion: FusionKind | None = None  # of translator and language model in translation
     step_tokens: int = 0  # the size of a step, which the plan of batches depends on
     scalers: dict[str, Any] = field(default_factory=dict)  # fp16's loss scaling
 
@@ -58,26 +61,34 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def save_checkpoint(folder: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+def save_checkpoint(
+    folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: TrainingState
+) -> None:
     """Write a checkpoint: `tensors` maps a file's name to its tensors."""
     with atomic_folder(folder) as temporary:
         for name, group in tensors.items():
             plain = {key: value.detach().cpu().contiguous() for key, value in group.items()}
             (temporary / f"{name}.safetensors").write_bytes(save(plain))
-        (temporary / "state.json").write_text(to_json({"format": FORMAT, **state}), encoding="utf-8")
-        sums = {file.name: sha256(file) for file in sorted(temporary.iterdir())}
-        (temporary / "manifest.json").write_text(to_json(sums), encoding="utf-8")
+        values = {"format": FORMAT, **asdict(state)}
+        (temporary / "state.json").write_text(to_json(values), encoding="utf-8")
+        digests = {file.name: sha256(file) for file in sorted(temporary.iterdir())}
+        (temporary / "manifest.json").write_text(to_json(digests), encoding="utf-8")
 
 
 def damage(folder: Path, wanted: Sequence[str] = ()) -> str | None:
-    """What is wrong with a checkpoint, or None. Of its tensors only those `wanted` matter, if any are named."""
+    """What is wrong with a checkpoint, or None.
+
+    If `wanted` names files of tensors, the others do not matter.
+    """
     try:
-        sums = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if {"state.json", f"{TRANSLATOR}.safetensors"} - set(sums):
+        digests = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if {"state.json", f"{TRANSLATOR}.safetensors"} - set(digests):
             return "its manifest is incomplete"
-        for name, expected in sums.items():
-            passed_over = wanted and name.endswith(".safetensors") and name.partition(".")[0] not in wanted
-            if not passed_over and sha256(folder / name) != expected:
+        for name, expected in digests.items():
+            stem, _, suffix = name.partition(".")
+            if wanted and suffix == "safetensors" and stem not in wanted:
+                continue
+            if sha256(folder / name) != expected:
                 return f"{name} is damaged"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -92,44 +103,55 @@ def all_checkpoints(checkpoints: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def newest_good(checkpoints: Path) -> Path | None:
-    """The newest checkpoint that is whole. Damaged ones are named, put aside and passed over."""
+def newest_intact(checkpoints: Path) -> Path | None:
+    """The newest checkpoint that is intact. Damaged ones are reported, set aside and skipped."""
     folders = all_checkpoints(checkpoints)
     for folder in reversed(folders):
         problem = damage(folder)
         if problem is None:
             return folder
         aside = folder.with_name(f"damaged-{folder.name}")
-        say(f"{folder}: {problem}; it is put aside as {aside.name}, and the checkpoint before it is used.")
+        say(
+            f"{folder}: {problem}; it is set aside as {aside.name}, and the checkpoint before it "
+            "is used."
+        )
         with disk_errors(aside):
             if aside.exists():
                 remove_folder(aside)
             os.replace(folder, aside)
     if folders:
-        raise UserError(f"{checkpoints}: no checkpoint is whole; delete {checkpoints.parent} to begin anew.")
+        raise UserError(
+            f"{checkpoints}: no checkpoint is intact; delete {checkpoints.parent} to start from "
+            "scratch."
+        )
     return None
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> TrainingState:
     values = read_json(folder / "state.json")
-    if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise UserError(f"{folder}: this checkpoint was written by another version of cbmi.")
-    return State(**values)
-
-
-def state_values(state: State) -> dict[str, Any]:
-    return asdict(state)
+    return TrainingState(**{key: value for key, value in values.items() if key != "format"})
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor] | None:
-    """The tensors of one file of a checkpoint, or None where it has no such file."""
+    """The tensors of one file of a checkpoint, or None if it has no such file."""
     path = folder / f"{name}.safetensors"
     if not path.exists():
         return None
     try:
-        return load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: cannot be read: {error}.") from None
+    return tensors
+
+
+def require_tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    """The tensors of a file that every checkpoint has."""
+    tensors = load_tensors(folder, name)
+    if tensors is None:
+        raise UserError(f"{folder}: {name}.safetensors is missing.")
+    return tensors
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -137,17 +159,19 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return dict(network.named_parameters())
 
 
-def load_weights(network: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
+def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
     own = weights_of(network)
-    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+    fits = own.keys() == tensors.keys()
+    fits = fits and all(own[name].shape == tensors[name].shape for name in own)
+    if not fits:
         raise UserError(f"{where}: these weights are of a network of another shape or vocabulary.")
     with torch.no_grad():
         for name, parameter in own.items():
-            parameter.copy_(spread_like(tensors[name], parameter))
+            parameter.copy_(shard_like(tensors[name], parameter))
 
 
 def point_to(link: Path, folder: Path) -> None:
-    """Make the link `run/best` name a checkpoint, in one step."""
+    """Make the link `run/best` point to a checkpoint, in one step."""
     temporary = link.with_name(f".{link.name}.partial")
     with disk_errors(link):
         temporary.unlink(missing_ok=True)
@@ -155,7 +179,7 @@ def point_to(link: Path, folder: Path) -> None:
         os.replace(temporary, link)
 
 
-def states_of(checkpoints: Path) -> dict[Path, State]:
+def states_of(checkpoints: Path) -> dict[Path, TrainingState]:
     """Where training stood at each checkpoint that can be read, oldest first."""
     states = {}
     for folder in all_checkpoints(checkpoints):
@@ -164,18 +188,26 @@ def states_of(checkpoints: Path) -> dict[Path, State]:
     return states
 
 
-def best_first(states: dict[Path, State], stage: int) -> list[Path]:
+def best_first(states: Mapping[Path, TrainingState], stage: int) -> list[Path]:
     """The validated checkpoints of a stage, the best first."""
-    scored = [folder for folder, state in states.items() if state.stage == stage and state.score is not None]
-    return sorted(scored, key=lambda folder: states[folder].score, reverse=True)
-
-
-def retain(checkpoints: Path, now: State, keep_last: int, keep_best: int) -> None:
-    """Remove old checkpoints, but not the last ones, this stage's best ones, the ends of stages and damaged ones."""
-    states = states_of(checkpoints)
-    kept = {*list(states)[-keep_last:], *best_first(states, now.stage)[:keep_best]}
+    scores = {}
     for folder, state in states.items():
-        if folder not in kept and not state.stage_done and state.step not in (now.step, now.best_step):
+        if state.stage == stage and state.score is not None:
+            scores[folder] = state.score
+    return sorted(scores, key=lambda folder: scores[folder], reverse=True)
+
+
+def retain(checkpoints: Path, now: TrainingState, keep_last: int, keep_best: int) -> None:
+    """Remove old checkpoints.
+
+    The last ones, this stage's best ones, the ends of stages and damaged ones stay.
+    """
+    states = states_of(checkpoints)
+    last = list(states)[-keep_last:]
+    best = best_first(states, now.stage)[:keep_best]
+    for folder, state in states.items():
+        in_use = state.step in (now.step, now.best_step)
+        if not (folder in last or folder in best or state.stage_done or in_use):
             remove_folder(folder)
 
 

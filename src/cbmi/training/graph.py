@@ -1,87 +1,104 @@
-"""Steps replayed from a CUDA graph: the host has one call to make instead of some thousands.
+"""Steps computed one by one, or replayed from a CUDA graph.
 
-The graph is a recording of `Stepper.compute` on parts of one fixed shape; a part that does not fit the shape is
-computed as it comes.
+A replay spares the host some thousands of calls per step. The graph is a recording of
+`Stepper.compute` on micro-batches of one fixed shape; a micro-batch that does not fit the shape is
+computed directly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from cbmi.progress import say
-from cbmi.training.part import Parcel
+from cbmi.training.batching.micro_batch import PinnedBatch
 from cbmi.training.step import Stepper
 
-WARM_UP = 3  # steps before the recording: kernels are compiled, moments and counters get their place in memory
+# Steps before the recording: kernels are compiled, moments and counters get their place in memory.
+WARM_UP = 3
 IN_FLIGHT = 2  # steps that the host may be ahead of the GPU
 
 
-class PlainSteps:
-    """Every step computed as it comes."""
+class EagerSteps:
+    """Every step computed directly."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
 
-    def run(self, parcels: list[Parcel]) -> None:
-        self.stepper.compute([parcel.part(self.stepper.world.device) for parcel in parcels])
+    def compute(self, pinned_batches: Sequence[PinnedBatch]) -> None:
+        device = self.stepper.world.device
+        self.stepper.compute([pinned.to_device(device) for pinned in pinned_batches])
 
 
-class GraphSteps(PlainSteps):
-    """The first steps as they come, then a recording of one and its replays."""
+class GraphSteps(EagerSteps):
+    """The first steps computed directly, then one recorded, and replays of it."""
 
     def __init__(self, stepper: Stepper) -> None:
         super().__init__(stepper)
         self.stream = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm, self.possible = 0, True
-        self.parcels: list[Parcel] = []  # of the shape that was recorded
-        self.memory: list[torch.Tensor] = []
-        self.norms: dict[str, torch.Tensor] = {}
-        self.flying: list[torch.cuda.Event] = []
+        self.steps_computed = 0
+        self.possible = True
+        self.recorded: list[PinnedBatch] = []  # of the shape that was recorded
+        self.device_memory: list[Tensor] = []  # what the graph reads
+        self.grad_norms: dict[str, Tensor] = {}  # what the graph writes
+        self.in_flight: list[torch.cuda.Event] = []
 
-    def run(self, parcels: list[Parcel]) -> None:
+    def compute(self, pinned_batches: Sequence[PinnedBatch]) -> None:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self._run(parcels)
+            self._compute(pinned_batches)
             event = torch.cuda.Event()
             event.record()
         torch.cuda.current_stream().wait_stream(self.stream)
-        self.flying.append(event)
-        if len(self.flying) > IN_FLIGHT:
-            self.flying.pop(0).synchronize()
+        self.in_flight.append(event)
+        if len(self.in_flight) > IN_FLIGHT:
+            self.in_flight.pop(0).synchronize()
 
-    def _run(self, parcels: list[Parcel]) -> None:
-        filled = all(parcel.filled for parcel in parcels)
-        if self.warm < WARM_UP or not self.possible or not filled:
-            self.warm += 1
-            return super().run(parcels)
+    def _compute(self, pinned_batches: Sequence[PinnedBatch]) -> None:
+        fits_capacity = all(pinned.filled for pinned in pinned_batches)
+        if self.steps_computed < WARM_UP or not self.possible or not fits_capacity:
+            self.steps_computed += 1
+            super().compute(pinned_batches)
+            return
         if self.graph is None:
-            self._record(parcels)
-        if self.graph is None or not self._fit(parcels):
-            return super().run(parcels)
-        for memory, parcel in zip(self.memory, parcels, strict=True):
-            memory.copy_(parcel.memory, non_blocking=True)
+            self._record(pinned_batches)
+        if self.graph is None or not self._has_recorded_shape(pinned_batches):
+            super().compute(pinned_batches)
+            return
+        for memory, pinned in zip(self.device_memory, pinned_batches, strict=True):
+            memory.copy_(pinned.memory, non_blocking=True)
         self.graph.replay()
-        self.stepper.norms = self.norms
-        return None
+        self.stepper.grad_norms = self.grad_norms
 
-    def _fit(self, parcels: list[Parcel]) -> bool:
-        return all(a.table == b.table for a, b in zip(self.parcels, parcels, strict=True))
+    def _has_recorded_shape(self, pinned_batches: Sequence[PinnedBatch]) -> bool:
+        pairs = zip(self.recorded, pinned_batches, strict=True)
+        return all(recorded.slices == pinned.slices for recorded, pinned in pairs)
 
-    def _record(self, parcels: list[Parcel]) -> None:
-        torch.cuda.empty_cache()  # what the first steps used goes to the graph
-        self.parcels = parcels
-        self.memory = [parcel.memory.to(self.stepper.world.device) for parcel in parcels]
-        parts = [parcel.part_in(memory) for parcel, memory in zip(parcels, self.memory, strict=True)]
+    def _record(self, pinned_batches: Sequence[PinnedBatch]) -> None:
+        """Record a step. Nothing is computed yet: the first replay does that."""
+        torch.cuda.empty_cache()  # memory that the first steps used goes to the graph
+        device = self.stepper.world.device
+        self.recorded = list(pinned_batches)
+        self.device_memory = [pinned.memory.to(device) for pinned in pinned_batches]
+        micro_batches = []
+        for pinned, memory in zip(pinned_batches, self.device_memory, strict=True):
+            micro_batches.append(pinned.micro_batch_in(memory))
         graph = torch.cuda.CUDAGraph()
         try:
-            # Other threads may go on: the loader takes memory for the next batches.
+            # thread_local: the loader's thread may allocate memory for the next batches meanwhile.
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                self.stepper.compute(parts)
+                self.stepper.compute(micro_batches)
         except RuntimeError as error:
             self.possible = False
-            self.stepper.forget_gradients()
+            self.stepper.discard_gradients()
             reason = str(error).splitlines()[0]
-            say(f"Steps are not replayed from a CUDA graph, but computed one by one, which is slower: {reason}")
+            say(
+                "Steps cannot be replayed from a CUDA graph and are computed one by one, which is "
+                f"slower: {reason}"
+            )
             return
-        self.graph, self.norms = graph, self.stepper.norms
+        self.graph = graph
+        self.grad_norms = self.stepper.grad_norms

@@ -1,9 +1,10 @@
-"""Figures of training: gathered on the device, read every N steps, written as JSON lines."""
+"""Figures of training: summed on the device, read every N steps, written as JSON lines."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.errors import UserError
+from cbmi.errors import import_extra
 from cbmi.files import disk_errors, write_atomically
 from cbmi.training.world import World
 
 QUANTILES = (5, 25, 50, 75, 95)  # per cent
 FIGURES = 16  # sums at most
-SAMPLE = 256  # weights at a time that quantiles are taken of
-SAMPLES = 512  # such samples at most, out of all that were offered
+SAMPLE = 256  # weights per sample that quantiles are taken of
+SAMPLES = 512  # samples kept at most, out of all that were offered
+
+Figures = dict[str, int | float | str]  # a record of the log
+OnRecord = Callable[[Figures], None]
 
 
 class Meter:
-    """Sums over tokens since the last reading. Nothing is read from the device until `read`, and every number keeps
-    its place in memory, so that a graph of the step can add to it."""
+    """Sums over tokens since the last reading.
+
+    Nothing is read from the device until `read`, and every value keeps its place in memory, so that
+    a recorded step can add to it.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.places: dict[str, int] = {}  # of the figures' names in the sums
         self.sums = torch.zeros(FIGURES, dtype=torch.float64, device=world.device)
-        self.samples: Tensor | None = None  # (SAMPLES + 1, SAMPLE); the last row is for those that are not kept
+        # (SAMPLES + 1, SAMPLE); the last row is for those that are not kept.
+        self.samples: Tensor | None = None
+        self.rows: Tensor | None = None  # where each sample goes
         self.taken = torch.zeros((), dtype=torch.long, device=world.device)
 
     def add(self, **values: Tensor) -> None:
@@ -42,85 +51,102 @@ class Meter:
         self.sums[first : first + len(values)] += added
 
     def sample(self, weights: Tensor, mask: Tensor) -> None:
-        """Take note of some of the weights, evenly spaced; masked ones are not counted. When there is no more room,
-        chance decides whether they take the place of others (reservoir sampling)."""
-        if self.samples is None:
-            self.samples = torch.full((SAMPLES + 1, SAMPLE), torch.nan, device=self.world.device)
-            self.rows = torch.from_numpy(reservoir(SAMPLES, 1 << 16)).to(self.world.device)
+        """Keep some of the weights, evenly spaced, for quantiles; masked ones do not count.
+
+        When there is no more room, chance decides whether they replace others (reservoir sampling).
+        """
+        device = self.world.device
+        if self.samples is None or self.rows is None:
+            self.samples = torch.full((SAMPLES + 1, SAMPLE), torch.nan, device=device)
+            self.rows = torch.from_numpy(reservoir(SAMPLES, 1 << 16)).to(device)
         every = slice(None, None, -(-len(weights) // SAMPLE))
         chosen = torch.where(mask[every], weights.detach()[every].float(), torch.nan)
-        row = F.pad(chosen, (0, SAMPLE - len(chosen)), value=torch.nan)
-        place = self.rows.index_select(0, (self.taken % len(self.rows))[None])
-        self.samples.index_copy_(0, place, row[None])
+        sample = F.pad(chosen, (0, SAMPLE - len(chosen)), value=torch.nan)
+        row = self.rows.index_select(0, (self.taken % len(self.rows))[None])
+        self.samples.index_copy_(0, row, sample[None])
         self.taken.add_(1)
 
     def quantiles(self) -> dict[str, float]:
-        """Quantiles of the weights noted since the last reading, over all ranks."""
+        """Quantiles of the weights sampled since the last reading, over all ranks."""
         if self.samples is None:
             return {}
-        values = torch.cat(self.world.gather(self.samples[: min(int(self.taken), SAMPLES)])).cpu().double().numpy()
+        own = self.samples[: min(int(self.taken), SAMPLES)]
+        values = torch.cat(self.world.gather(own)).cpu().double().numpy()
         self.taken.zero_()
         found = np.nanquantile(values, [q / 100 for q in QUANTILES])
         return {f"weight_q{q:02}": float(value) for q, value in zip(QUANTILES, found, strict=True)}
 
     def read(self) -> dict[str, float]:
-        """The sums over all ranks; counting begins anew."""
+        """The sums over all ranks; they start again from 0."""
         values = self.world.sum(self.sums).tolist()
         self.sums.zero_()
         return {name: values[place] for name, place in self.places.items()}
 
 
 def reservoir(places: int, offers: int) -> np.ndarray:
-    """(offers,): where each of so many goes so that at any time all are kept alike often; `places`: nowhere."""
+    """(offers,): where each of so many offers goes, `places` meaning nowhere.
+
+    At any time every offer so far has been kept with the same probability.
+    """
     number = np.arange(offers)
     drawn = np.random.default_rng(0).integers(0, number + 1)
     return np.where(number < places, number, np.minimum(drawn, places))
 
 
 def figures(sums: dict[str, float]) -> dict[str, float]:
-    """What is logged of the sums: means a token, perplexities, spread of CBMI and of the weights."""
+    """What is logged of the sums: means per token, perplexities, spread of CBMI and of weights."""
     tokens = sums["tokens"]
-    result = {"loss": sums["loss"] / tokens, "nll": sums["nll"] / tokens, "ppl": _exp(sums["nll"] / tokens)}
+    nll = sums["nll"] / tokens
+    result = {"loss": sums["loss"] / tokens, "nll": nll, "ppl": _exp(nll)}
     if "lm_nll" in sums:
         result["lm_ppl"] = _exp(sums["lm_nll"] / tokens)
-        result["cbmi_mean"], result["cbmi_std"] = _moments(sums, "cbmi", tokens)
+        result["cbmi_mean"], result["cbmi_std"] = _mean_and_std(sums, "cbmi", tokens)
     if "weight" in sums:
-        result["weight_mean"], result["weight_std"] = _moments(sums, "weight", tokens)
+        result["weight_mean"], result["weight_std"] = _mean_and_std(sums, "weight", tokens)
         result["zero_weights"] = sums["zeros"] / tokens
     return result
 
 
-def _moments(sums: dict[str, float], name: str, count: float) -> tuple[float, float]:
+def _mean_and_std(sums: dict[str, float], name: str, count: float) -> tuple[float, float]:
     mean = sums[name] / count
-    return mean, math.sqrt(max(0.0, sums[f"{name}_squared"] / count - mean**2))
+    variance = sums[f"{name}_squared"] / count - mean**2
+    return mean, math.sqrt(max(0.0, variance))
 
 
 def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))
+    return math.exp(min(value, 700.0))  # e^710 overflows
 
 
-class Log:
-    """`log.jsonl`, and TensorBoard if asked for. A resumed run drops what it is about to write again."""
+class TrainingLog:
+    """`log.jsonl`, and TensorBoard if asked for. A resumed run drops what it will write again."""
 
-    def __init__(self, path: Path, resume_step: int, tensorboard: bool) -> None:
+    def __init__(
+        self, path: Path, resume_step: int, tensorboard: bool, on_record: OnRecord | None = None
+    ) -> None:
         if path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _kept(line, resume_step)]
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if _is_kept(line, resume_step)]
             write_atomically(path, "".join(line + "\n" for line in kept))
         self.path = path
+        self.on_record = on_record
         with disk_errors(path):
             self.file = open(path, "a", encoding="utf-8")
-        self.board = None
+        self.board: Any = None
         if tensorboard:
-            self.board = summary_writer()(str(path.parent / "tensorboard"), purge_step=resume_step + 1)
+            folder = str(path.parent / "tensorboard")
+            self.board = summary_writer()(folder, purge_step=resume_step + 1)
 
-    def write(self, record: dict[str, Any]) -> None:
-        rounded = {key: _round(value) for key, value in record.items()}
+    def write(self, record: Figures) -> None:
+        rounded = {key: _rounded(value) for key, value in record.items()}
         with disk_errors(self.path):
             self.file.write(json.dumps(rounded) + "\n")
             self.file.flush()
-        for key, value in record.items() if self.board else ():
-            if isinstance(value, int | float) and key != "step":
-                self.board.add_scalar(key, value, record["step"])
+        if self.board:
+            for key, value in record.items():
+                if isinstance(value, int | float) and key != "step":
+                    self.board.add_scalar(key, value, record["step"])
+        if self.on_record:
+            self.on_record(dict(record))
 
     def close(self) -> None:
         self.file.close()
@@ -128,24 +154,21 @@ class Log:
             self.board.close()
 
 
-def _round(value: Any) -> Any:
+def _rounded(value: int | float | str) -> int | float | str | None:
     """Eight digits are enough; JSON has no infinity."""
     if isinstance(value, float):
         return float(f"{value:.8g}") if math.isfinite(value) else None
     return value
 
 
-def _kept(line: str, step: int) -> bool:
+def _is_kept(line: str, step: int) -> bool:
     try:
-        return json.loads(line)["step"] <= step
+        return bool(json.loads(line)["step"] <= step)
     except (ValueError, KeyError, TypeError):
         return False  # the torn last line of a killed process
 
 
-def summary_writer() -> type:
+def summary_writer() -> Any:
     """TensorBoard's class that writes."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("log.tensorboard needs the extra 'tensorboard': pip install 'cbmi[tensorboard]'.") from None
-    return SummaryWriter
+    module = import_extra("torch.utils.tensorboard", "log.tensorboard", "tensorboard")
+    return module.SummaryWriter

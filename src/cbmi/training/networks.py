@@ -1,36 +1,30 @@
-"""Networks as a run's settings describe them, from reproducible seeds."""
+"""Networks as a run's settings describe them, initialised from reproducible seeds."""
 
 from __future__ import annotations
 
-import hashlib
-
-import torch
-
-from cbmi.config import Model
+from cbmi.config import RunSettings
 from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Shape
+from cbmi.training.seeds import seed_for, seeded
 
 
-def seed_for(*parts: object) -> int:
-    """A seed that is a pure function of its parts, e.g. (seed, step, rank, "translator").
-
-    Every step's dropout is drawn from such a seed. So a resumed run needs no random state, and what one network
-    draws never shifts what another one draws.
-    """
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def _shape(model: Model) -> Shape:
-    return Shape(**model.model_dump(exclude={"preset"}))
-
-
-def new_translator(model: Model, sizes: tuple[int, int], shared: bool, seed: int = 0) -> Translator:
+def new_translator(config: RunSettings, sizes: tuple[int, int], seed: int = 0) -> Translator:
     """`sizes`: pieces of the source and of the target vocabulary."""
-    torch.manual_seed(seed_for(seed, "translator"))
-    return Translator(_shape(model), *sizes, shared)
+    source_size, target_size = sizes
+    with seeded(seed_for(seed, "translator")):
+        shared = config.data.vocabulary.shared
+        network = Translator(_shape(config), source_size, target_size, shared)
+    network.runtime.allow_fused = config.compile == "auto"
+    return network
 
 
-def new_language_model(model: Model, size: int, seed: int = 0) -> LanguageModel:
-    torch.manual_seed(seed_for(seed, "language model"))
-    return LanguageModel(_shape(model), size)
+def new_language_model(config: RunSettings, size: int, seed: int = 0) -> LanguageModel:
+    """`size`: pieces of the target vocabulary."""
+    with seeded(seed_for(seed, "language model")):
+        network = LanguageModel(_shape(config), size)
+    network.runtime.allow_fused = config.compile == "auto"
+    return network
+
+
+def _shape(config: RunSettings) -> Shape:
+    return Shape(**config.model.model_dump(exclude={"preset"}))

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cbmi.config import RunConfig, check, differences, read_mapping
+from cbmi.changes import Change, changes_between, describe_changes
+from cbmi.config import RunSettings, check
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_folder, write_atomically
 from cbmi.objectives import build
+from cbmi.overrides import read_mapping
 from cbmi.yaml_text import dump_yaml
 
-# What may change when a run goes on: it does not touch what was computed.
-ELSEWHERE = re.compile(r"data\.(train|valid)\.\d+: (?!null, now).*, now (?!null)")
-FREE_TO_CHANGE = ("output:", "data.test", "log.", "checkpoints.", "device:", "compile:", "memory.", "parallel:")
+# Keys that may change when a run is resumed: they do not touch what was computed.
+FREE_TO_CHANGE = (
+    "output",
+    "data.test",
+    "log",
+    "checkpoints",
+    "device",
+    "compile",
+    "memory",
+    "parallel",
+)
 
 
-class Run:
-    """Names of what lies in a run directory."""
+class RunDirectory:
+    """The names of what lies in a run directory."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -37,23 +46,29 @@ class Run:
         self.log = self.path / "log.jsonl"
         self.test = self.path / "test"
 
-    def config(self) -> RunConfig:
+    def config(self) -> RunSettings:
         if self.path.is_file():
-            raise UserError(f"{self.path}: this is a file; name the run directory, a run file's output.")
+            raise UserError(
+                f"{self.path}: this is a file; name the run directory, a run file's output."
+            )
         if not self.path.is_dir():
             raise UserError(f"{self.path}: there is no such run directory.")
         if not self.config_file.exists():
             raise UserError(f"{self.path}: this is not a run directory: it has no config.yaml.")
-        return check(RunConfig, read_mapping(self.config_file, "run's settings"), str(self.config_file))
+        values = read_mapping(self.config_file, "run's settings")
+        return check(RunSettings, values, str(self.config_file))
 
-    def _known_config(self) -> RunConfig:
+    def _known_config(self) -> RunSettings:
         try:
             return self.config()
         except UserError as error:
             reason = str(error).rstrip(".")
-            raise UserError(f"{self.path} is no run directory: choose another output=… ({reason}).") from None
+            raise UserError(
+                f"{self.path} is not a run directory: choose another output=… ({reason})."
+            ) from None
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
+        """Source and target; the same object if they are shared."""
         return load_vocabularies(self.vocab, self.config().data.vocabulary.shared)
 
     @property
@@ -66,15 +81,15 @@ class Run:
         return any(self.checkpoints.glob("step-*"))
 
     def clear(self) -> None:
-        """Remove what a preparation that did not succeed has left; `adopt` made sure that it is ours."""
+        """Remove what a failed preparation has left; `adopt` made sure that it is ours."""
         for folder in (self.vocab, self.data / "train", self.data / "valid"):
             shutil.rmtree(folder, ignore_errors=True)
         if self.data.is_dir() and not any(self.data.iterdir()):
             self.data.rmdir()
         self.config_file.unlink(missing_ok=True)
 
-    def adopt(self, config: RunConfig) -> None:
-        """Make this the run of `config`, or refuse if it is that of another that has got anywhere."""
+    def adopt(self, config: RunSettings) -> None:
+        """Make this the run of `config`; refuse if it is another's that has got anywhere."""
         config = _resolved(config)
         if self.config_file.exists():
             changes = self.changes(config)
@@ -82,58 +97,70 @@ class Run:
                 self.clear()
             elif changes:
                 raise UserError(
-                    f"{self.path} holds a run with other settings ({'; '.join(changes)}): "
-                    "go on with the old settings, choose another output=…, or delete it to begin anew."
+                    f"{self.path} holds a run with other settings ({describe_changes(changes)}): "
+                    "resume it with the old settings, choose another output=…, or delete it to "
+                    "start from scratch."
                 )
         elif self.vocab.exists() or self.data.exists() or self.checkpoints.exists():
             raise UserError(
-                f"{self.path} holds vocab, data or checkpoints but is no run directory: choose another output=…."
+                f"{self.path} holds vocab, data or checkpoints but is not a run directory: choose "
+                "another output=…."
             )
         write_atomically(self.config_file, dump_yaml(config.plain()))
 
-    def changes(self, config: RunConfig) -> list[str]:
-        """In what `config` differs from the settings of what was made here so far."""
+    def changes(self, config: RunSettings) -> list[Change]:
+        """How `config` differs from the settings of what was made here so far, where it matters."""
         changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
-        # Files may lie elsewhere: their content is compared with what was prepared.
         if (self.data / "train").exists():
-            changes = [change for change in changes if not ELSEWHERE.match(change)]
+            # Files may have moved: their content is compared with what was prepared.
+            changes = [change for change in changes if not _is_moved_file(change)]
         if self.begun:
             return changes
-        return [change for change in changes if change.startswith(("data.", "initialize:"))]  # there are only data
+        # Only data have been made so far.
+        return [change for change in changes if change.within("data", "initialize")]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from this directory."""
+        """Keep other processes out of this directory."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: this is a file; a run needs a folder: choose another output=….")
+            raise UserError(
+                f"{self.path}: this is a file; a run needs a folder: choose another output=…."
+            )
         with alone_in(self.path):
             try:
                 yield
             finally:
-                self._leave_no_empty_folder()
+                self._remove_if_empty()
 
-    def copy(self, other: Run) -> None:
-        """Become a copy of another run as far as it has got. What is never changed in place is shared on the disk."""
+    def copy(self, other: RunDirectory) -> None:
+        """Become a copy of another run as far as it has got.
+
+        What is never changed in place shares its space on the disk.
+        """
         with atomic_folder(self.path) as temporary:
             for folder in (other.vocab, other.data, other.checkpoints, other.teachers):
                 if folder.exists():
-                    place, hidden = temporary / folder.name, shutil.ignore_patterns(".*")
-                    shutil.copytree(folder, place, ignore=hidden, copy_function=_link)
+                    shutil.copytree(
+                        folder,
+                        temporary / folder.name,
+                        ignore=shutil.ignore_patterns(".*"),
+                        copy_function=_link,
+                    )
             for file in (other.config_file, other.log):
                 if file.exists():
                     shutil.copy2(file, temporary / file.name)
             if other.best.is_symlink():
                 os.symlink(os.readlink(other.best), temporary / other.best.name)
 
-    def _leave_no_empty_folder(self) -> None:
+    def _remove_if_empty(self) -> None:
         """A run that was refused before anything was made leaves nothing behind."""
         if os.listdir(self.path) == [".lock"]:
             (self.path / ".lock").unlink()
             self.path.rmdir()
 
 
-def _resolved(config: RunConfig) -> RunConfig:
-    """The same with every setting of its objectives, also those that were left to defaults and presets."""
+def _resolved(config: RunSettings) -> RunSettings:
+    """The same with every setting of its objectives, including defaults and presets."""
     stages = []
     for stage in config.stages:
         objective = build(stage.objective, f"stages.{stage.name}.objective")
@@ -143,21 +170,30 @@ def _resolved(config: RunConfig) -> RunConfig:
 
 
 def _link(source: str, place: str) -> None:
-    """Another name for a file, or a copy where the file system has no such names."""
+    """A hard link to a file, or a copy if the file system has none."""
     try:
         os.link(source, place)
     except OSError:
         shutil.copy2(source, place)
 
 
-def _changes_that_matter(old: RunConfig, new: RunConfig) -> list[str]:
-    """Training longer and adding stages are continuations; `FREE_TO_CHANGE` is no matter."""
-    before, after = old.plain(), new.plain()
+def _is_moved_file(change: Change) -> bool:
+    """Whether a corpus file has another name than before."""
+    key, _, index = change.path.rpartition(".")
+    is_file = key in ("data.train", "data.valid") and index.isdigit()
+    return is_file and change.old is not None and change.new is not None
+
+
+def _changes_that_matter(old: RunSettings, new: RunSettings) -> list[Change]:
+    """All changes, except training the last stage longer, adding stages, and `FREE_TO_CHANGE`."""
+    before = old.plain()
+    after = new.plain()
     known = len(before["stages"])
     if len(after["stages"]) >= known:
         after["stages"] = after["stages"][:known]
-        last_before, last_after = before["stages"][-1], after["stages"][-1]
+        last_before = before["stages"][-1]
+        last_after = after["stages"][-1]
         if last_after["steps"] > last_before["steps"] and len(new.stages) == known:
             last_before["steps"] = last_after["steps"]
-    lines = differences(before, after)
-    return [line for line in lines if not line.startswith(FREE_TO_CHANGE)]
+    changes = changes_between(before, after)
+    return [change for change in changes if not change.within(*FREE_TO_CHANGE)]

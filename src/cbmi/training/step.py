@@ -1,28 +1,45 @@
-"""One training step: batches to losses to gradients to new weights."""
+"""One training step: micro-batches to losses to gradients to new weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cbmi.model.distribution import States, keep_states
-from cbmi.model.head import token_log_probabilities
+from cbmi.model.head import HeadOutput, token_log_probabilities
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.base import join
 from cbmi.objectives.loss import head_for, token_losses
+from cbmi.training.batching.micro_batch import MicroBatch
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
-from cbmi.training.part import Part, dropout_samples, token_scores
+from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.sharding import is_sharded
-from cbmi.training.supply import Supply
+from cbmi.training.stage_inputs import StageInputs, dropout_masks
 from cbmi.training.world import World
 
-# What the language model says of a part: log p of the gold tokens, and what gives its whole distributions.
-Scored = tuple[Tensor | None, States | None]
+
+class LanguageModelScores(NamedTuple):
+    """What the language model says of a micro-batch; nothing where there is none."""
+
+    log_p: Tensor | None = None  # (tokens,) log p_LM of the gold tokens, detached
+    states: States | None = None  # its whole distributions, before they are computed
+
+
+class TranslatorScores(NamedTuple):
+    scores: TokenScores
+    term: Tensor | None  # (tokens,) the objective's extra loss, where it has one
+
+
+class _LanguageModelOutput(NamedTuple):
+    log_p: Tensor
+    mean_log_p: Tensor
+    hidden: Tensor  # detached
 
 
 @dataclass
@@ -31,112 +48,185 @@ class Stepper:
 
     objective: Objective
     translator: Learner
-    language_model: Learner | None  # where it learns in this stage
-    supply: Supply
+    language_model: Learner | None  # where it is trained in this stage
+    stage_inputs: StageInputs
     smoothing: float
     precision: torch.dtype
     world: World
     meter: Meter
-    head_tokens: int = 0  # whose logits are made at a time; 0: as many as is fastest
-    norms: dict[str, Tensor] = field(default_factory=dict)  # of the gradients in the latest step
+    head_tokens: int = 0  # whose logits are held at a time; 0: as many as is fastest
+    grad_norms: dict[str, Tensor] = field(default_factory=dict)  # of the latest step
 
-    def schedule(self, step: int) -> None:
-        """Set the learning rates of the coming step."""
+    def set_learning_rates(self, step: int) -> None:
+        """Those of the coming step."""
         for learner in self._learners().values():
-            learner.schedule(step)
+            learner.set_learning_rate(step)
 
-    def compute(self, parts: list[Part]) -> None:
-        """One update of every network that learns. All that changes from step to step is in the parts and in memory
-        on the device: the computation can be recorded and replayed."""
-        ends = [part is parts[-1] for part in parts]
-        models: Iterable[Scored] = map(self._language_model, parts, ends)  # each when its turn comes
-        weights: Iterable[Tensor | None] = repeat(None)
-        if len(parts) > 1 and self.objective.weighs_together:
-            models = list(models)
-            weights = self._weights_of_all(parts, models)
-        for part, model, known, last in zip(parts, models, weights, ends, strict=False):
-            self._translator(part, model, known, last)
-        self.norms = {name: learner.update() for name, learner in self._learners().items()}
+    def compute(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """One update of every network that is trained, in the order of events.
 
-    def forget_gradients(self) -> None:
-        """After a computation that was broken off."""
+        All that changes from step to step lies in the micro-batches and in memory on the device, so
+        the computation can be recorded and replayed.
+        """
+        last = len(micro_batches) - 1
+        if last > 0 and self.objective.weighs_together():
+            # Weights depend on the whole step: score all of it before the first backward pass.
+            lm_scores = []
+            for number, micro_batch in enumerate(micro_batches):
+                lm_scores.append(self._score_by_language_model(micro_batch, number == last))
+            weights = self._weights_of_step(micro_batches, lm_scores)
+            for number, micro_batch in enumerate(micro_batches):
+                self._train_translator(
+                    micro_batch, lm_scores[number], weights[number], number == last
+                )
+        else:
+            for number, micro_batch in enumerate(micro_batches):
+                lm_score = self._score_by_language_model(micro_batch, number == last)
+                self._train_translator(micro_batch, lm_score, None, number == last)
+        self._update()
+
+    def discard_gradients(self) -> None:
+        """After a computation that failed."""
         for learner in self._learners().values():
             learner.optimizer.zero_grad(set_to_none=True)
 
     def _learners(self) -> dict[str, Learner]:
-        """By the names of their gradients' norms."""
-        learners = {"grad_norm": self.translator, "lm_grad_norm": self.language_model}
-        return {name: learner for name, learner in learners.items() if learner}
+        """By the names of their gradients' norms in the log."""
+        learners = {"grad_norm": self.translator}
+        if self.language_model is not None:
+            learners["lm_grad_norm"] = self.language_model
+        return learners
 
-    def _language_model(self, part: Part, last: bool) -> Scored:
-        """log p_LM of the gold tokens, detached, and what gives the model's whole distributions; where it learns, its
-        gradient is added on the way."""
-        gold = part.target.ids
-        if "lm" in part.numbers:
-            return part.numbers["lm"], None
-        if self.supply.frozen is not None:
+    def _score_by_language_model(
+        self, micro_batch: MicroBatch, is_last: bool
+    ) -> LanguageModelScores:
+        """log p_LM of the gold tokens; where the model is trained, its backward pass runs, too."""
+        gold = micro_batch.target.ids
+        if "lm" in micro_batch.token_values:
+            return LanguageModelScores(micro_batch.token_values["lm"])
+        if self.stage_inputs.frozen is not None:
             with torch.no_grad(), self._autocast():
-                states = self.supply.frozen(part.inputs, gold, head=keep_states)
-                return token_log_probabilities(*states, gold, self.head_tokens or None)[0], states
-        if self.language_model is None:
-            return None, None
-        self.language_model.network.draws.seed = part.seed
-        with self.language_model.unsynchronised(not last), self._autocast():
-            log_p, mean, hidden = self.language_model.run(part.inputs, gold, head=self._scores_and_hidden)
-        scores = token_scores(part, self.supply, log_p, mean, None)
-        loss = (scores.cross_entropy(self.smoothing) * part.mask).sum() / part.tokens
-        weight = self.language_model.network.output_weight.detach()
-        # Spread weights are let go in the backward pass.
-        states = States(hidden, weight.clone() if is_sharded(self.language_model.network) else weight)
-        self.language_model.backward(loss * self.world.size, last)
-        return log_p.detach(), states
+                states: States = self.stage_inputs.frozen(
+                    micro_batch.inputs, gold, head=keep_states
+                )
+                return LanguageModelScores(states.log_probabilities(gold, self._chunk()), states)
+        if self.language_model is not None:
+            return self._train_language_model(self.language_model, micro_batch, is_last)
+        return LanguageModelScores()
+
+    def _train_language_model(
+        self, learner: Learner, micro_batch: MicroBatch, is_last: bool
+    ) -> LanguageModelScores:
+        """Add the gradient of its cross-entropy; its loss never reaches the translator."""
+        gold = micro_batch.target.ids
+        network = learner.network
+        network.runtime.seed = micro_batch.dropout_seed
+        head = partial(_log_probabilities_and_hidden, chunk=self._chunk())
+        with learner.gradient_sync(is_last), self._autocast():
+            output: _LanguageModelOutput = learner.module(micro_batch.inputs, gold, head=head)
+        scores = token_scores(micro_batch, nmt=output.log_p, mean=output.mean_log_p, lm=None)
+        losses = scores.cross_entropy(self.smoothing) * micro_batch.mask
+        loss = losses.sum() / micro_batch.step_tokens
+        weight = network.output_weight.detach()
+        if is_sharded(network):
+            weight = weight.clone()  # gathered weights are freed in the backward pass
+        states = States(output.hidden, weight, network.runtime.allow_fused)
+        learner.backward(loss * self.world.size, is_last)
+        return LanguageModelScores(output.log_p.detach(), states)
 
     @torch.no_grad()
-    def _weights_of_all(self, parts: list[Part], models: list[Scored]) -> tuple[Tensor, ...]:
-        """The weights of each part's tokens where they depend on the other parts: one more forward pass, with the
-        same draws of dropout."""
-        together = zip(parts, models, strict=True)
-        network = self.translator.network
-        scores = [self._scores(network, part, model, self._samples(part))[0] for part, model in together]
-        return self.objective.weights(join(scores)).split([len(part.mask) for part in parts])
+    def _weights_of_step(
+        self, micro_batches: Sequence[MicroBatch], lm_scores: Sequence[LanguageModelScores]
+    ) -> tuple[Tensor, ...]:
+        """The weights of each micro-batch's tokens, if they depend on the other micro-batches.
 
-    def _translator(self, part: Part, model: Scored, known: Tensor | None, last: bool) -> None:
-        samples = self._samples(part) if known is None else None
-        with self.translator.unsynchronised(not last):
-            scores, term = self._scores(self.translator.run, part, model, samples)
-        losses, weights = token_losses(self.objective, scores, self.smoothing, *term, weights=known)
-        self.translator.backward(losses.sum() / part.tokens * self.world.size, last)
-        self._measure(scores, losses, weights)
+        It takes one more forward pass, with the same dropout masks.
+        """
+        scores = []
+        for micro_batch, lm_score in zip(micro_batches, lm_scores, strict=True):
+            samples = self._samples(micro_batch)
+            network = self.translator.network
+            scored = self._score_by_translator(network, micro_batch, lm_score, samples)
+            scores.append(scored.scores)
+        weights = self.objective.weights(join(scores))
+        if weights is None:
+            raise ValueError("an objective that weights tokens together returned no weights")
+        return weights.split([len(micro_batch.mask) for micro_batch in micro_batches])
 
-    def _scores(
-        self, translator: nn.Module, part: Part, model: Scored, samples: Tensor | None
-    ) -> tuple[TokenScores, list[Tensor]]:
-        """A part's scores, and the objective's term where it has one."""
-        lm, states = model
-        head = head_for(self.objective, self.smoothing, states, self._teacher(part), self.head_tokens or None)
-        self.translator.network.draws.seed = part.seed
+    def _train_translator(
+        self,
+        micro_batch: MicroBatch,
+        lm_score: LanguageModelScores,
+        weights: Tensor | None,
+        is_last: bool,
+    ) -> None:
+        """Score, weight, backward; `weights` are those that are known already."""
+        samples = self._samples(micro_batch) if weights is None else None
+        module = self.translator.module
+        with self.translator.gradient_sync(is_last):
+            scored = self._score_by_translator(module, micro_batch, lm_score, samples)
+        weighted = token_losses(self.objective, scored.scores, self.smoothing, scored.term, weights)
+        # The normaliser is the number of real tokens of the whole step, on all ranks. Gradients are
+        # averaged over the ranks, so each rank's loss is multiplied by their number.
+        loss = weighted.losses.sum() / micro_batch.step_tokens
+        self.translator.backward(loss * self.world.size, is_last)
+        self._measure(scored.scores, weighted.losses, weighted.weights)
+
+    def _score_by_translator(
+        self,
+        module: nn.Module,
+        micro_batch: MicroBatch,
+        lm_score: LanguageModelScores,
+        samples: Tensor | None,
+    ) -> TranslatorScores:
+        teacher = self._teacher_states(micro_batch)
+        head = head_for(self.objective, self.smoothing, lm_score.states, teacher, self._chunk())
+        self.translator.network.runtime.seed = micro_batch.dropout_seed
         with self._autocast():
-            gold, mean, *term = translator(part.source, part.inputs, part.target.ids, head=head)
-        return token_scores(part, self.supply, gold, mean, lm, ranks=self.world, samples=samples), term
+            output: HeadOutput = module(
+                micro_batch.source, micro_batch.inputs, micro_batch.target.ids, head=head
+            )
+        scores = token_scores(
+            micro_batch,
+            nmt=output.log_p,
+            mean=output.mean_log_p,
+            lm=lm_score.log_p,
+            frequency=self.stage_inputs.frequency,
+            samples=samples,
+            ranks=self.world,
+        )
+        return TranslatorScores(scores, output.term)
 
-    def _samples(self, part: Part) -> Tensor | None:
-        if "samples" not in self.objective.needs:
+    def _samples(self, micro_batch: MicroBatch) -> Tensor | None:
+        """(masks, tokens) log p under other dropout masks, if the objective needs them."""
+        count = dropout_masks(self.objective)
+        if not count:
             return None
         with self._autocast():
-            return dropout_samples(self.translator.network, part, self.objective.samples)
+            return dropout_samples(self.translator.network, micro_batch, count)
 
-    def _teacher(self, part: Part) -> States | None:
-        if self.supply.teacher is None:
+    def _teacher_states(self, micro_batch: MicroBatch) -> States | None:
+        teacher = self.stage_inputs.teacher
+        if teacher is None:
             return None
         with torch.no_grad(), self._autocast():
-            return self.supply.teacher(part.source, part.inputs, part.target.ids, head=keep_states)
+            states: States = teacher(
+                micro_batch.source, micro_batch.inputs, micro_batch.target.ids, head=keep_states
+            )
+            return states
+
+    def _update(self) -> None:
+        self.grad_norms = {name: learner.update() for name, learner in self._learners().items()}
 
     def _measure(self, scores: TokenScores, losses: Tensor, weights: Tensor | None) -> None:
+        """Add to the sums that the log's figures are made of."""
         mask = scores.mask
         self.meter.add(tokens=mask.sum(), loss=losses.sum(), nll=-(scores.nmt * mask).sum())
         if scores.lm is not None:
             cbmi = scores.cbmi() * mask
-            self.meter.add(lm_nll=-(scores.lm * mask).sum(), cbmi=cbmi.sum(), cbmi_squared=(cbmi**2).sum())
+            self.meter.add(
+                lm_nll=-(scores.lm * mask).sum(), cbmi=cbmi.sum(), cbmi_squared=(cbmi**2).sum()
+            )
         if weights is not None:
             weights = weights.detach().double() * mask
             zeros = ((weights == 0) & mask).sum()
@@ -144,8 +234,16 @@ class Stepper:
             self.meter.sample(weights, mask)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.world.device.type, self.precision, enabled=self.precision != torch.float32)
+        half = self.precision != torch.float32
+        return torch.autocast(self.world.device.type, self.precision, enabled=half)
 
-    def _scores_and_hidden(self, hidden: Tensor, weight: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The language model's head: as ever, and the hidden states, detached."""
-        return *token_log_probabilities(hidden, weight, gold, self.head_tokens or None), hidden.detach()
+    def _chunk(self) -> int | None:
+        return self.head_tokens or None
+
+
+def _log_probabilities_and_hidden(
+    hidden: Tensor, weight: Tensor, gold: Tensor, *, chunk: int | None, fused: bool
+) -> _LanguageModelOutput:
+    """The head of a language model that is trained: its scores, and its hidden states detached."""
+    output = token_log_probabilities(hidden, weight, gold, chunk, fused=fused)
+    return _LanguageModelOutput(output.log_p, output.mean_log_p, hidden.detach())

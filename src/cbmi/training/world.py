@@ -6,27 +6,33 @@ import gc
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from cbmi.errors import UserError
 
 PATIENCE = timedelta(hours=12)  # the others wait while the first process prepares the data
+
+T = TypeVar("T")
 
 
 class World:
     """This process's place among `size` processes, and what they do together."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        self.rank, self.size, self.device = rank, size, device
+        self.rank = rank
+        self.size = size
+        self.device = device
         self.first = rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add a tensor up over all processes."""
+        """The sum over all processes."""
         if self.size > 1:
             values = values.clone()
             distributed.all_reduce(values)
@@ -49,63 +55,94 @@ class World:
         if self.size > 1:
             self.sum(torch.zeros(1, device=self.device))
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Every process's value, in order of rank; tensors come to this process's device."""
         if self.size == 1:
             return [value]
+        own: Any = value.cpu() if isinstance(value, Tensor) else value
         values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value.cpu() if isinstance(value, Tensor) else value)
-        return [other.to(self.device) if isinstance(other, Tensor) else other for other in values]
+        distributed.all_gather_object(values, own)
+        gathered: list[Any] = []
+        for other in values:
+            gathered.append(other.to(self.device) if isinstance(other, Tensor) else other)
+        return gathered
 
 
 @contextmanager
 def join_world(device: str) -> Iterator[World]:
-    """Take part in the processes that torchrun started, or be alone."""
-    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    """Join the processes that torchrun started, or be the only one."""
+    rank = int(os.environ.get("RANK", 0))
+    size = int(os.environ.get("WORLD_SIZE", 1))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    if size == 1:
-        yield World(0, 1, chosen)
-        return
-    backend = "nccl" if chosen.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=_store(size), rank=rank, world_size=size, timeout=PATIENCE)
+    with _current_device(chosen):
+        if size == 1:
+            yield World(0, 1, chosen)
+        else:
+            with _process_group(rank, size, chosen):
+                yield World(rank, size, chosen)
+
+
+def _current_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Streams, graphs and NCCL go by the current device; the caller's is restored afterwards."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _process_group(rank: int, size: int, device: torch.device) -> Iterator[None]:
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(
+        backend, store=_store(size), rank=rank, world_size=size, timeout=PATIENCE
+    )
     try:
-        yield World(rank, size, chosen)
+        yield
     finally:
-        gc.collect()  # data-parallel wrappers go before the group that they use
+        gc.collect()  # data-parallel wrappers are freed before the group that they use
         distributed.destroy_process_group()
 
 
-def _store(size: int) -> distributed.Store:
-    """Where the processes find each other. What those of an earlier life left there would lead to the dead, so on
-    one machine each life has its place; several machines need not agree on which life it is."""
-    store, _, _ = next(distributed.rendezvous("env://", timeout=PATIENCE))
+def _store(size: int) -> Store:
+    """Where the processes find each other.
+
+    After a restart by torchrun, what the dead processes left there would mislead the new ones, so
+    on one machine each restart has a prefix of its own. Several machines need not agree on the
+    count.
+    """
+    store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
     one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size
-    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if one_machine else 0
-    return distributed.PrefixStore(f"life {life}", store)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if one_machine else 0
+    return PrefixStore(f"restart {restart}", store)
+
+
+def is_first_process() -> bool:
+    """Whether this process is torchrun's first, or the only one."""
+    return int(os.environ.get("RANK", 0)) == 0
 
 
 def choose_device(setting: str, local_rank: int = 0) -> torch.device:
-    """`auto` takes a GPU where there is one; with torchrun each process takes its own."""
+    """`auto` takes a GPU if there is one; with torchrun each process takes its own."""
     if setting == "auto":
         setting = "cuda" if torch.cuda.is_available() else "cpu"
     if setting.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device: {setting} was asked for, but PyTorch sees no GPU here; choose cpu.")
+        raise UserError(
+            f"device: {setting} was asked for, but PyTorch sees no GPU here; choose cpu."
+        )
     if setting == "cuda":
         setting = f"cuda:{local_rank}"
     if not re.fullmatch(r"cpu|cuda:\d+", setting):
         raise UserError(f"device: '{setting}' is none of auto, cpu, cuda and cuda:N.")
     device = torch.device(setting)
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
-        raise UserError(f"device: there is no {setting}; PyTorch sees {torch.cuda.device_count()} GPUs.")
+        raise UserError(
+            f"device: there is no {setting}; PyTorch sees {torch.cuda.device_count()} GPUs."
+        )
     return device
 
 
 def choose_precision(setting: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on a GPU that has it, float16 on an older one, float32 on a CPU."""
+    """`auto`: bfloat16 on a GPU that has it, float16 on an older one, float32 on a CPU."""
     if setting == "auto":
         if device.type == "cpu":
             return torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bfloat16 else torch.float16
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[setting]

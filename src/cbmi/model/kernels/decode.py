@@ -1,4 +1,4 @@
-"""What a step of beam search needs: attention of one token a hypothesis, and one pass over its logits."""
+"""What a step of beam search needs: attention of one token, and one pass over its logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-KEYS, BLOCK = 16, 2048
+KEYS = 16  # of a tile
+BLOCK = 2048  # logits at a time
 
 
 @triton.jit
@@ -18,11 +19,14 @@ def decode_attend(
     heads: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, TABLE: tl.constexpr,
     N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    row, head = tl.program_id(0), tl.program_id(1)
+    row = tl.program_id(0)
+    head = tl.program_id(1)
     group = row // ROWS
     keys = tl.load(lengths + group)
     column = tl.arange(0, D)
-    q = tl.load(query + row.to(tl.int64) * stride + head * SIZE + column, column < SIZE, 0.0).to(tl.float32)
+    q = tl.load(query + row.to(tl.int64) * stride + head * SIZE + column, column < SIZE, 0.0).to(
+        tl.float32
+    )
     highest = -1e30
     total = 0.0
     mixed = tl.zeros([D], tl.float32)
@@ -38,7 +42,9 @@ def decode_attend(
         s = tl.where(there, tl.sum(k * q[None, :], 1) * scale, -1e30)
         higher = tl.maximum(highest, tl.max(s, 0))
         p = tl.where(there, tl.exp2(s - higher), 0.0)
-        v = tl.load(cache + place[:, None] + heads * SIZE + column[None, :], inside, 0.0).to(tl.float32)
+        v = tl.load(cache + place[:, None] + heads * SIZE + column[None, :], inside, 0.0).to(
+            tl.float32
+        )
         shrink = tl.exp2(highest - higher)
         mixed = mixed * shrink + tl.sum(p[:, None] * v, 0)
         total = total * shrink + tl.sum(p, 0)
@@ -64,19 +70,22 @@ def decode_survey(logits, total, maxima, size, chunks, CHUNK: tl.constexpr, N: t
     tl.store(total + row, highest + tl.log(tl.sum(added, 0)))
 
 
-def attend_cache(query: Tensor, cache: Tensor, lengths: Tensor, rows: int, holders: Tensor | None) -> Tensor:
+def fused_attend_cache(
+    query: Tensor, cache: Tensor, lengths: Tensor, rows: int, holders: Tensor | None
+) -> Tensor:
     """`cbmi.decoding.slots.attend_cache` in one kernel."""
     hypotheses, heads, size = query.shape
     out = query.new_empty(hypotheses, heads, size)
     settings = {"heads": heads, "SIZE": size, "ROWS": rows, "TABLE": holders is not None, "N": KEYS}
     decode_attend[(hypotheses, heads)](
-        query, cache, cache if holders is None else holders, lengths, out, query.stride(0), cache.shape[1],
-        size**-0.5 / math.log(2), **settings, D=triton.next_power_of_2(size), num_warps=1,
+        query, cache, cache if holders is None else holders, lengths, out, query.stride(0),
+        cache.shape[1], size**-0.5 / math.log(2), **settings, D=triton.next_power_of_2(size),
+        num_warps=1,
     )  # fmt: skip
     return out
 
 
-def survey(logits: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+def fused_survey(logits: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     """`cbmi.decoding.candidates.survey` in one pass."""
     rows, size = logits.shape
     chunks = triton.cdiv(size, chunk)

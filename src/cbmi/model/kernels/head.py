@@ -1,4 +1,4 @@
-"""The two passes over a matrix of logits that a loss needs: sums of each row forward, gradients in place backward."""
+"""Two passes over a matrix of logits: sums of each row forward, gradients in place backward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK = 2048
 
 
 @triton.jit
-def head_sums(logits, gold, of_gold, of_mean, total, size, N: tl.constexpr):
+def head_sums(logits, gold, of_gold, of_mean, lse_of_row, size, N: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     highest = -1e30
     added = tl.zeros([N], tl.float32)
@@ -27,32 +27,45 @@ def head_sums(logits, gold, of_gold, of_mean, total, size, N: tl.constexpr):
     label = tl.load(gold + row)
     tl.store(of_gold + row, tl.load(logits + row * size + label).to(tl.float32) - lse)
     tl.store(of_mean + row, tl.sum(plain, 0) / size - lse)
-    tl.store(total + row, lse)
+    tl.store(lse_of_row + row, lse)
 
 
 @triton.jit
-def head_slopes(logits, gold, total, to_gold, to_mean, size, N: tl.constexpr):
+def head_grads(logits, gold, lse_of_row, grad_gold, grad_mean, size, N: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * N + tl.arange(0, N)
     value = tl.load(logits + row * size + column, column < size, 0.0).to(tl.float32)
-    g, m = tl.load(to_gold + row), tl.load(to_mean + row)
-    slope = m / size - (g + m) * tl.exp(value - tl.load(total + row))
-    slope += tl.where(column == tl.load(gold + row), g, 0.0)
-    tl.store(logits + row * size + column, slope.to(logits.dtype.element_ty), column < size)
+    g = tl.load(grad_gold + row)
+    m = tl.load(grad_mean + row)
+    grad = m / size - (g + m) * tl.exp(value - tl.load(lse_of_row + row))
+    grad += tl.where(column == tl.load(gold + row), g, 0.0)
+    tl.store(logits + row * size + column, grad.to(logits.dtype.element_ty), column < size)
 
 
 def row_sums(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log p(gold), mean over v of log p(v) and log-sum-exp of logits (tokens, vocabulary): (tokens,) in float32."""
+    """log p(gold), mean over v of log p(v), and log-sum-exp: (tokens,) each, in float32.
+
+    logits (tokens, vocabulary); gold (tokens,).
+    """
     tokens, size = logits.shape
-    of_gold, of_mean, total = (logits.new_empty(tokens, dtype=torch.float32) for _ in range(3))
-    head_sums[(tokens,)](logits, gold, of_gold, of_mean, total, size, N=min(BLOCK, triton.next_power_of_2(size)))
-    return of_gold, of_mean, total
+    of_gold, of_mean, lse_of_row = (logits.new_empty(tokens, dtype=torch.float32) for _ in range(3))
+    head_sums[(tokens,)](
+        logits, gold, of_gold, of_mean, lse_of_row, size, N=min(BLOCK, triton.next_power_of_2(size))
+    )
+    return of_gold, of_mean, lse_of_row
 
 
-def slopes_in_place(logits: Tensor, gold: Tensor, total: Tensor, to_gold: Tensor, to_mean: Tensor) -> Tensor:
-    """The gradient with respect to the logits, in their memory; `to_gold`, `to_mean` (tokens,): those of the sums."""
+def grads_in_place(
+    logits: Tensor, gold: Tensor, lse_of_row: Tensor, grad_gold: Tensor, grad_mean: Tensor
+) -> Tensor:
+    """The gradient of the logits, in their memory.
+
+    grad_gold, grad_mean (tokens,): the gradients of what `row_sums` gave.
+    """
     tokens, size = logits.shape
     block = min(BLOCK, triton.next_power_of_2(size))
-    gradients = (to_gold.contiguous(), to_mean.contiguous())
-    head_slopes[(tokens, triton.cdiv(size, block))](logits, gold, total, *gradients, size, N=block)
+    gradients = (grad_gold.contiguous(), grad_mean.contiguous())
+    head_grads[(tokens, triton.cdiv(size, block))](
+        logits, gold, lse_of_row, *gradients, size, N=block
+    )
     return logits

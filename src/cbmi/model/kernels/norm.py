@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from cbmi.model import dropout as plain
+from cbmi.model import dropout
+from cbmi.model.dropout import DropoutDraw
 from cbmi.model.kernels.elementwise import tile
 from cbmi.model.kernels.random import CHANGING, kept, row_state
 
-FORWARD, BACKWARD = 2048, 1024  # elements of a tile of rows
-PROGRAMS = 528  # at most, that share the rows in the backward pass: four for each multiprocessor of a large GPU
+# Elements of a tile of rows.
+FORWARD = 2048
+BACKWARD = 1024
+# Programs at most that share the rows in the backward pass: four per multiprocessor of a large GPU.
+PROGRAMS = 528
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def norm_forward(
-    x, y, y_bias, out, mean, spread, weight, bias, seed, site, threshold, scale, rows, eps,
+    x, y, y_bias, out, mean, inverse_std, weight, bias, seed, site, threshold, scale, rows, eps,
     width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * R + tl.arange(0, R)
@@ -38,13 +44,14 @@ def norm_forward(
     result = z * inverse[:, None] * w[None, :] + b[None, :]
     tl.store(out + place, result.to(out.dtype.element_ty), inside)
     tl.store(mean + row, center, row < rows)
-    tl.store(spread + row, inverse, row < rows)
+    tl.store(inverse_std + row, inverse, row < rows)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def norm_backward(
-    slope, x, y, y_bias, to_x, to_y, partial, mean, spread, weight, seed, site, threshold, scale, rows,
-    width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+    grad_out, x, y, y_bias, grad_x, grad_y, partial, mean, inverse_std, weight, seed, site,
+    threshold, scale, rows, width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N:
+    tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, N)
     w = tl.load(weight + column, column < width, 0.0).to(tl.float32)
@@ -61,18 +68,21 @@ def norm_backward(
             keep = kept(row_state(seed, site, row)[:, None], column[None, :], threshold)
             z = tl.where(keep, z * scale, 0.0)
         z += tl.load(x + place, inside, 0.0).to(tl.float32)
-        inverse = tl.load(spread + row, row < rows, 0.0)
-        normal = tl.where(inside, (z - tl.load(mean + row, row < rows, 0.0)[:, None]) * inverse[:, None], 0.0)
-        g = tl.load(slope + place, inside, 0.0).to(tl.float32)
+        inverse = tl.load(inverse_std + row, row < rows, 0.0)
+        normal = tl.where(
+            inside, (z - tl.load(mean + row, row < rows, 0.0)[:, None]) * inverse[:, None], 0.0
+        )
+        g = tl.load(grad_out + place, inside, 0.0).to(tl.float32)
         of_weight += g * normal
         of_bias += g
         g *= w[None, :]
-        first_mean, second_mean = tl.sum(g, 1) / width, tl.sum(g * normal, 1) / width
-        result = inverse[:, None] * (g - first_mean[:, None] - normal * second_mean[:, None])
-        tl.store(to_x + place, result.to(to_x.dtype.element_ty), inside)
+        mean_of_g = tl.sum(g, 1) / width
+        mean_of_product = tl.sum(g * normal, 1) / width
+        result = inverse[:, None] * (g - mean_of_g[:, None] - normal * mean_of_product[:, None])
+        tl.store(grad_x + place, result.to(grad_x.dtype.element_ty), inside)
         if DROP:
             result = tl.where(keep, result * scale, 0.0)
-            tl.store(to_y + place, result.to(to_y.dtype.element_ty), inside)
+            tl.store(grad_y + place, result.to(grad_y.dtype.element_ty), inside)
         of_y_bias += tl.where(inside, result, 0.0)
     sums = partial + tl.program_id(0) * 3 * width + column
     tl.store(sums, tl.sum(of_weight, 0), column < width)
@@ -82,36 +92,81 @@ def norm_backward(
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, y, y_bias, weight, bias, eps, seed, site, rate):
-        x, y = x.contiguous(), y.contiguous()
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        y: Tensor,
+        y_bias: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        draw: DropoutDraw,
+    ) -> Tensor:
+        x = x.contiguous()
+        y = y.contiguous()
         rows, width = x.shape
         out = torch.empty_like(x)
-        mean, spread = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
+        mean = x.new_empty(rows, dtype=torch.float32)
+        inverse_std = x.new_empty(rows, dtype=torch.float32)
         size = tile(width, FORWARD)
-        draw = (x if seed is None else seed, site, plain.threshold(rate), 1 / (1 - rate), rows)
-        grid = (triton.cdiv(rows, size["R"]),)
-        norm_forward[grid](
-            x, y, y_bias, out, mean, spread, weight, bias, *draw, eps, width=width, DROP=rate > 0, **size
+        norm_forward[(triton.cdiv(rows, size["R"]),)](
+            x,
+            y,
+            y_bias,
+            out,
+            mean,
+            inverse_std,
+            weight,
+            bias,
+            x if draw.seed is None else draw.seed,  # not read where nothing is dropped
+            draw.site,
+            dropout.threshold(draw.rate),
+            1 / (1 - draw.rate),
+            rows,
+            eps,
+            width=width,
+            DROP=draw.rate > 0,
+            **size,
         )
-        ctx.save_for_backward(x, y, y_bias, weight, mean, spread, *([] if seed is None else [seed]))
-        ctx.settings = (site, rate)
+        ctx.save_for_backward(x, y, y_bias, weight, mean, inverse_std)
+        ctx.draw = draw
         return out
 
     @staticmethod
-    def backward(ctx, slope):
-        x, y, y_bias, weight, mean, spread, *seed = ctx.saved_tensors
-        site, rate = ctx.settings
+    def backward(
+        ctx: Any, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
+        x, y, y_bias, weight, mean, inverse_std = ctx.saved_tensors
+        draw: DropoutDraw = ctx.draw
         rows, width = x.shape
         size = tile(width, BACKWARD)
         programs = min(PROGRAMS, triton.cdiv(rows, size["R"]))
-        to_x = torch.empty_like(x)
-        to_y = torch.empty_like(y) if rate > 0 else to_x
+        grad_x = torch.empty_like(x)
+        # Without dropout the two gradients are the same.
+        grad_y = torch.empty_like(y) if draw.rate > 0 else grad_x
         partial = x.new_empty(programs, 3, width, dtype=torch.float32)
-        draw = (*(seed or [x]), site, plain.threshold(rate), 1 / (1 - rate), rows)
-        pointers = (slope.contiguous(), x, y, y_bias, to_x, to_y, partial, mean, spread, weight)
-        norm_backward[(programs,)](*pointers, *draw, width=width, DROP=rate > 0, **size)
-        of_weight, of_bias, of_y_bias = partial.sum(0).to(weight.dtype)
-        return to_x, to_y, of_y_bias, of_weight, of_bias, None, None, None, None
+        norm_backward[(programs,)](
+            grad_out.contiguous(),
+            x,
+            y,
+            y_bias,
+            grad_x,
+            grad_y,
+            partial,
+            mean,
+            inverse_std,
+            weight,
+            x if draw.seed is None else draw.seed,
+            draw.site,
+            dropout.threshold(draw.rate),
+            1 / (1 - draw.rate),
+            rows,
+            width=width,
+            DROP=draw.rate > 0,
+            **size,
+        )
+        grad_weight, grad_bias, grad_y_bias = partial.sum(0).to(weight.dtype)
+        return grad_x, grad_y, grad_y_bias, grad_weight, grad_bias, None, None
 
 
 def add_norm(
@@ -121,9 +176,8 @@ def add_norm(
     weight: Tensor,
     bias: Tensor,
     eps: float,
-    seed: Tensor | None,
-    site: int,
-    rate: float,
+    draw: DropoutDraw,
 ) -> Tensor:
-    """LayerNorm(x + dropout(y + y_bias)); x, y (rows, width) in one precision, the others (width,)."""
-    return _AddNorm.apply(x, y, y_bias, weight, bias, eps, seed, site, rate)
+    """LayerNorm(x + dropout(y + y_bias)); x and y (rows, width), the others (width,)."""
+    result: Tensor = _AddNorm.apply(x, y, y_bias, weight, bias, eps, draw)
+    return result

@@ -5,10 +5,14 @@ import triton.language as tl
 
 from cbmi.model import dropout
 
-ROW, SITE, COLUMN = tl.constexpr(dropout.ROW), tl.constexpr(dropout.SITE), tl.constexpr(dropout.COLUMN)
-# Numbers that differ from call to call: no variant of a kernel is compiled for some of their values.
+ROW = tl.constexpr(dropout.ROW)
+SITE = tl.constexpr(dropout.SITE)
+COLUMN = tl.constexpr(dropout.COLUMN)
+# Numbers that differ from call to call: no variant of a kernel is compiled for some of their
+# values.
 CHANGING = ["site", "threshold", "rows"]
-MIX_0, MIX_1 = tl.constexpr(dropout.MIX[0]), tl.constexpr(dropout.MIX[1])
+MIX_0 = tl.constexpr(dropout.MIX[0])
+MIX_1 = tl.constexpr(dropout.MIX[1])
 
 
 @triton.jit

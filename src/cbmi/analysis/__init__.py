@@ -1,1 +1,0 @@
-"""Token and sentence CBMI, heat maps."""

@@ -1,0 +1,305 @@
+"""Commands that use a model: translate, score, look at it, filter a corpus with it."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbmi.cli.app import (
+    SOURCE_HELP,
+    Beam,
+    Checkpoint,
+    Device,
+    Host,
+    LengthPenalty,
+    Output,
+    Port,
+    RunFolder,
+    TargetFile,
+    app,
+    check_output,
+    pair_files,
+    spool,
+    writer,
+)
+from cbmi.errors import UserError
+
+# Pairs are scored in float32: differences of logarithms want every digit.
+SCORING_PRECISION = "fp32"
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if left out.")
+    ] = "-",
+    output: Output = None,
+    beam: Beam = 4,
+    length_penalty: LengthPenalty = 0.6,
+    nbest: Annotated[
+        int, typer.Option(min=1, help="Translations per line, each on a line of its own.")
+    ] = 1,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Put score and log-probability before each.")
+    ] = False,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Translate text, line by line."""
+    import cbmi
+    from cbmi.inference.streams import translate_stream
+
+    with writer(output, file) as out:
+        model = cbmi.load(run, checkpoint, device)
+        translate_stream(
+            model,
+            file,
+            out,
+            beam=beam,
+            length_penalty=length_penalty,
+            nbest=nbest,
+            scores=scores,
+        )
+
+
+@app.command()
+def evaluate(
+    systems: Annotated[
+        list[str], typer.Argument(metavar="SYSTEM...", help="Translations, one per line.")
+    ],
+    reference: Annotated[str, typer.Option(metavar="REF", help="The reference translation.")],
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LANGUAGE", help="Of the text; zh, ja, th, … are split into characters."
+        ),
+    ] = None,
+    multi_bleu: Annotated[
+        bool, typer.Option("--multi-bleu", help="Also BLEU as multi-bleu.perl computes it.")
+    ] = False,
+    tokenize: Annotated[
+        str | None,
+        typer.Option(metavar="LANGUAGE", help="For --multi-bleu: tokenise as Moses does."),
+    ] = None,
+    split_compounds: Annotated[
+        bool, typer.Option("--split-compounds", help="For --multi-bleu: split words at hyphens.")
+    ] = False,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, help="Resamples; 0: no intervals, no test.")
+    ] = 1000,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """BLEU, chrF and TER with intervals; several systems are tested against the first."""
+    import cbmi
+    from cbmi.data.text import read_lines, report_repaired
+    from cbmi.data.words import looks_unspaced
+    from cbmi.evaluation.text_table import render
+    from cbmi.progress import say
+
+    if len(set(systems)) < len(systems):
+        raise UserError("evaluate: the same system is given twice.")
+    counts: Counter[str] = Counter()
+    references = list(read_lines(reference, counts))
+    texts = {system: list(read_lines(system, counts)) for system in systems}
+    report_repaired(counts)
+    if language is None and looks_unspaced(references):
+        say(
+            f"{reference}: this looks like text without spaces; --language zh (or ja, th, …) "
+            "splits it into characters."
+        )
+    report = cbmi.evaluate(
+        references,
+        texts,
+        bootstrap=bootstrap,
+        language=language or "",
+        multi_bleu=multi_bleu,
+        tokenize=tokenize,
+        split_compounds=split_compounds,
+    )
+    if json:
+        record = {"reference": reference, **report.to_json()}
+        print(json_format.dumps(record, indent=1, ensure_ascii=False))
+    else:
+        print(render(report))
+
+
+@app.command()
+def score(
+    run: RunFolder,
+    source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
+    target: TargetFile = None,
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Say, token by token, how much a translation depends on its source (JSON, a pair per line)."""
+    import cbmi
+    from cbmi.inference.scoring import score_files
+
+    files = pair_files(source, target)
+    with writer(output, *files) as out, spool(output) as waiting:
+        model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
+        score_files(model, files, out, waiting)
+
+
+@app.command()
+def inspect(
+    run: RunFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page.")],
+    source: Annotated[str | None, typer.Option(metavar="FILE", help=SOURCE_HELP)] = None,
+    target: TargetFile = None,
+    sentence: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="SOURCE TARGET", help="One pair, instead of files."),
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="RUN2", help="Another run, to be shown beside the first.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also figures for papers, here.")
+    ] = None,
+    pair: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The pair whose figure is drawn.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Pairs that are shown at most.")] = 2000,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Show pairs word by word, coloured by CBMI: a page that stands alone, and figures."""
+    from cbmi.files import check_writable
+    from cbmi.inspection.inspect import inspect_pairs, read_some
+
+    if bool(sentence) == bool(source) or (target and not source):
+        raise UserError(
+            "inspect: say either --source FILE --target FILE (or --source FILE.tsv) or --sentence "
+            "SOURCE TARGET."
+        )
+    files = pair_files(source, target) if source else ()
+    check_output(output, *files)
+    if figures and figures.exists() and not figures.is_dir():
+        raise UserError(f"--figures: {figures} is a file; name a folder.")
+    if pair and not figures:
+        raise UserError("--pair: it chooses the pair of a figure; say --figures FOLDER as well.")
+    if sentence and any(text != text.encode(errors="replace").decode() for text in sentence):
+        raise UserError("--sentence: this is not valid UTF-8.")
+    for folder in (output.resolve().parent, *([figures] if figures else [])):
+        check_writable(folder)
+    pairs = [sentence] if sentence else read_some(files, limit)
+    import cbmi
+
+    models = [cbmi.load(run, checkpoint, device, SCORING_PRECISION)]
+    if compare:
+        models.append(cbmi.load(compare, None, device, SCORING_PRECISION))
+    inspect_pairs(models, pairs, output, figures, pair)
+
+
+@app.command("filter")
+def filter_(
+    run: RunFolder,
+    source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="PREFIX", help="What all files' names begin with."),
+    ],
+    target: TargetFile = None,
+    keep: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Keep this share of the pairs, e.g. 0.9.")
+    ] = None,
+    minimum: Annotated[
+        float | None,
+        typer.Option("--min", metavar="SCORE", help="Keep pairs of at least this score."),
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="SCORE", help="cbmi (sentence CBMI), or likelihood (of the translation)."
+        ),
+    ] = "cbmi",
+    drop_copies: Annotated[
+        bool,
+        typer.Option(
+            "--drop-copies", help="Drop pairs whose target is the source again, apart from spaces."
+        ),
+    ] = False,
+    drop_duplicates: Annotated[
+        bool,
+        typer.Option(
+            "--drop-duplicates", help="Drop pairs that repeat an earlier one, apart from spaces."
+        ),
+    ] = False,
+    max_ratio: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Drop pairs with a side over R times as long as usual beside the other.",
+        ),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Split a parallel corpus by a score of its pairs; without a choice, only score it."""
+    import cbmi
+
+    cbmi.filter(
+        run,
+        *pair_files(source, target),
+        output=output,
+        keep=keep,
+        minimum=minimum,
+        by=by,
+        drop_copies=drop_copies,
+        drop_duplicates=drop_duplicates,
+        max_ratio=max_ratio,
+        checkpoint=checkpoint,
+        device=device,
+    )
+
+
+@app.command()
+def serve(
+    run: RunFolder,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    show: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Translate on a local page, see what each word owes to the source, edit; with an HTTP API."""
+    import cbmi
+    from cbmi.serving.inspector import serve_inspector
+
+    serve_inspector(cbmi.load(run, checkpoint, device, SCORING_PRECISION), host, port, show)
+
+
+@app.command("prior-accuracy")
+def prior_accuracy(
+    run: RunFolder,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help=f"{SOURCE_HELP} If left out, the run's validation set."),
+    ] = None,
+    target: TargetFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: Output = None,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+) -> None:
+    """Say which prior predicts tokens best, by their CBMI: of the LM, the NMT model or CBMI."""
+    import cbmi
+    from cbmi.files import to_json
+    from cbmi.inspection.prior_accuracy import accuracy_table, pairs_of, prior_accuracy
+
+    if target and not source:
+        raise UserError("prior-accuracy: name --source as well, or neither.")
+    files = pair_files(source, target) if source else ()
+    with writer(output, *files) as out:
+        model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
+        accuracy = prior_accuracy(model, pairs_of(model, files))
+        out.write(to_json(accuracy.to_json()) if json else accuracy_table(accuracy) + "\n")

@@ -1,0 +1,181 @@
+"""What a job has given and how two systems compare: the lines of result.json and results.jsonl.
+
+`to_json` and `from_json` are the only places that know the keys on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from cbmi.inspection.prior_accuracy import PriorAccuracy
+
+Scores = dict[str, dict[str, float]]  # by test set, then by metric
+
+
+class JobKind(StrEnum):
+    CORPUS = "corpus"  # vocabulary and encoded corpus
+    START = "start"  # the stages that all systems share
+    SYSTEM = "system"  # the last stage, each system's own
+    PRIOR_ACCURACY = "prior-accuracy"  # an analysis of the shared stages' run
+
+
+@dataclass(frozen=True)
+class ValidationPoint:
+    """One validation of a run."""
+
+    step: int
+    loss: float  # negative log-likelihood per token
+    bleu: float | None = None  # None: nothing was translated (validate.beam is 0)
+    language_model_perplexity: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"step": self.step, "valid_loss": self.loss}
+        if self.bleu is not None:
+            values["valid_bleu"] = self.bleu
+        if self.language_model_perplexity is not None:
+            values["valid_lm_ppl"] = self.language_model_perplexity
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ValidationPoint:
+        """From a result or from a line of a run's log, which has the same keys."""
+        return cls(
+            step=values["step"],
+            loss=values["valid_loss"],
+            bleu=values.get("valid_bleu"),
+            language_model_perplexity=values.get("valid_lm_ppl"),
+        )
+
+
+@dataclass(frozen=True)
+class PreparationCost:
+    """Of what an objective wanted before its first step: statistics of the corpus, caches."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job has given. What does not apply to the kind of job has its default."""
+
+    job: str
+    kind: JobKind
+    task: str
+    seed: int
+    system: str | None = None
+    # Of a run:
+    scores: Scores = field(default_factory=dict)
+    validations: tuple[ValidationPoint, ...] = ()
+    steps: int | None = None
+    training_seconds: float | None = None  # in steps, without validation
+    tokens_per_second: int | None = None  # median of the log's lines
+    loss: float | None = None  # the last in the log; None: nothing was logged
+    weights: dict[str, float] = field(default_factory=dict)  # their moments, last in the log
+    parameters: dict[str, int] = field(default_factory=dict)  # by network
+    preparation: PreparationCost | None = None
+    # Of an analysis:
+    accuracy: PriorAccuracy | None = None
+    # Of every job; results of older versions may lack some of it.
+    job_seconds: float | None = None  # with start-up and translation
+    device: str | None = None
+    torch: str | None = None
+    cbmi: str | None = None
+    commit: str | None = None  # None: the package does not lie in a git checkout
+    finished: str | None = None  # a day, such as 2026-11-16
+    files: dict[str, list[str]] = field(default_factory=dict)  # digests of the corpus, by role
+    settings: dict[str, Any] = field(default_factory=dict)  # of the run, as plain YAML types
+
+    def to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "job": self.job,
+            "kind": self.kind.value,
+            "task": self.task,
+            "seed": self.seed,
+        }
+        if self.system is not None:
+            values["system"] = self.system
+        if self.kind is JobKind.PRIOR_ACCURACY:
+            values["accuracy"] = self.accuracy.to_json() if self.accuracy else None
+        else:
+            values.update(self._run_to_json())
+        values["job_seconds"] = self.job_seconds
+        values["device"] = self.device
+        values["torch"] = self.torch
+        values["cbmi"] = self.cbmi
+        values["commit"] = self.commit
+        values["finished"] = self.finished
+        values["files"] = self.files
+        values["settings"] = self.settings
+        return values
+
+    def _run_to_json(self) -> dict[str, Any]:
+        return {
+            "scores": self.scores,
+            "validations": [point.to_json() for point in self.validations],
+            "steps": self.steps,
+            "training_seconds": self.training_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "loss": self.loss,
+            "weights": self.weights,
+            "parameters": self.parameters,
+            "preparation": asdict(self.preparation) if self.preparation else None,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> JobResult:
+        """Raises KeyError, TypeError or ValueError for what is not a result."""
+        preparation = values.get("preparation")
+        accuracy = values.get("accuracy")
+        points = [ValidationPoint.from_json(point) for point in values.get("validations", ())]
+        return cls(
+            job=values["job"],
+            kind=JobKind(values["kind"]),
+            task=values["task"],
+            seed=values["seed"],
+            system=values.get("system"),
+            scores=values.get("scores", {}),
+            validations=tuple(points),
+            steps=values.get("steps"),
+            training_seconds=values.get("training_seconds"),
+            tokens_per_second=values.get("tokens_per_second"),
+            loss=values.get("loss"),
+            weights=values.get("weights", {}),
+            parameters=values.get("parameters", {}),
+            preparation=PreparationCost(**preparation) if preparation else None,
+            accuracy=PriorAccuracy.from_json(accuracy) if accuracy else None,
+            job_seconds=values.get("job_seconds"),
+            device=values.get("device"),
+            torch=values.get("torch"),
+            cbmi=values.get("cbmi"),
+            commit=values.get("commit"),
+            finished=values.get("finished"),
+            files=values.get("files", {}),
+            settings=values["settings"],
+        )
+
+
+@dataclass(frozen=True)
+class SystemComparison:
+    """A system against another on one test set: a paired bootstrap over the sentences."""
+
+    task: str
+    set: str
+    system: str
+    against: str
+    seed: int | None  # None: over all seeds that both systems have
+    metric: str
+    difference: float  # system minus the other, mean over the seeds
+    p: float
+    standard_error: float | None  # of the difference, over the seeds; None: there is one seed
+
+    def columns(self) -> dict[str, Any]:
+        """A row of comparisons.csv."""
+        return asdict(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of results.jsonl."""
+        return {"kind": "comparison", **self.columns()}

@@ -1,0 +1,259 @@
+"""`cbmi filter`: split a parallel corpus, by a score of its pairs and by rules.
+
+The corpus is read as a stream, several times: to check it; to score it; and, once the threshold is
+known, to write its lines to the files of what is kept and of what is dropped. The scores stay in
+PREFIX.scores: another threshold, or the other score, costs no more scoring.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from cbmi.errors import UserError
+from cbmi.files import alone_in, atomic_file
+from cbmi.filtering.page import write_filter_page
+from cbmi.filtering.rules import (
+    RULED_OUT,
+    FilterSettings,
+    PairTable,
+    Verdict,
+    count_text,
+    outcome,
+    score_text,
+)
+from cbmi.filtering.scores import CorpusScores, read_windows
+from cbmi.inference.model import TrainedModel
+from cbmi.progress import bar, say
+from cbmi.reporting.drawing import check_plotting
+from cbmi.training.world import World, join_world
+
+PRECISION = "fp32"  # CBMI is a difference of logarithms: half precision would be too coarse
+
+
+@dataclass(frozen=True)
+class FilterResult:
+    """What was done with a corpus.
+
+    Of several processes, only the first knows `kept` and `dropped` and has files.
+    """
+
+    pairs: int  # that were scored
+    kept: int | None  # None: nothing was to be dropped
+    dropped: int | None
+    page: Path
+    # By the end of their names: the languages, "scores" and, of what was dropped, "reasons".
+    kept_files: dict[str, Path]
+    dropped_files: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The files of a filtered corpus."""
+
+    page: Path
+    kept: dict[str, Path]
+    dropped: dict[str, Path]
+
+    def parts(self) -> list[Path]:
+        return [*self.kept.values(), *self.dropped.values()]
+
+
+def filter_files(
+    run: str | Path | TrainedModel,
+    files: Sequence[str],
+    settings: FilterSettings,
+    output: Path,
+    checkpoint: str | None = None,
+    device: str = "auto",
+) -> FilterResult:
+    """Score a corpus and split it, alone or with the other processes that torchrun started.
+
+    `run` is a run directory, or a model that is used as it is: `checkpoint` and `device` are for
+    the former. `files` are two aligned files or one .tsv; what is written begins with `output`.
+    """
+    if isinstance(run, TrainedModel):
+        with join_world(str(run.device)) as world:
+            return filter_corpus(run, files, settings, output, world)
+    with join_world(device) as world:
+        model = TrainedModel(run, checkpoint, str(world.device), precision=PRECISION)
+        return filter_corpus(model, files, settings, output, world)
+
+
+def filter_corpus(
+    model: TrainedModel,
+    files: Sequence[str],
+    settings: FilterSettings,
+    prefix: Path,
+    world: World,
+) -> FilterResult:
+    """Score a corpus, write the page and, if anything is to be dropped, split the corpus."""
+    check_plotting()
+    scores = CorpusScores(Path(f"{prefix}.scores"), model, files)
+    scores.check()
+    outputs = _outputs(prefix, model)
+    _check_outputs(outputs, prefix, files)
+    with alone_in(scores.folder) if world.first else nullcontext():
+        if world.first:
+            scores.claim()
+        world.barrier()
+        _complete(scores, world)
+        world.barrier()
+        if not world.first:
+            return FilterResult(scores.lines, None, None, outputs.page, {}, {})
+        table = scores.read(settings.by)
+        verdicts = _verdicts(settings, table, files)
+        notes = _notes(settings, table)
+        sentences = [f"{count_text(len(verdicts))} of {' and '.join(files)}.", *notes]
+        if settings.drops_pairs:
+            threshold = settings.threshold(table.scores, verdicts)
+            sentences.append(outcome(settings, verdicts, threshold))
+        write_filter_page(outputs.page, model, files, settings, table, verdicts, sentences)
+        if settings.drops_pairs:
+            _write_parts(files, table.scores, verdicts, outputs)
+    for note in notes:
+        say(note)
+    if not settings.drops_pairs:
+        _say_scored(prefix, outputs, len(verdicts))
+        return FilterResult(len(verdicts), None, None, outputs.page, {}, {})
+    say(sentences[-1])
+    _say_written(prefix, outputs)
+    kept = int((verdicts == Verdict.KEPT).sum())
+    dropped = len(verdicts) - kept
+    return FilterResult(len(verdicts), kept, dropped, outputs.page, outputs.kept, outputs.dropped)
+
+
+def _outputs(prefix: Path, model: TrainedModel) -> _Outputs:
+    """PREFIX.html, PREFIX.kept.* and PREFIX.dropped.*."""
+    source = model.config.data.source
+    target = model.config.data.target
+    if source == target:
+        source = "source"
+        target = "target"
+    return _Outputs(
+        page=Path(f"{prefix}.html"),
+        kept={end: Path(f"{prefix}.kept.{end}") for end in (source, target, "scores")},
+        dropped={
+            end: Path(f"{prefix}.dropped.{end}") for end in (source, target, "scores", "reasons")
+        },
+    )
+
+
+def _check_outputs(outputs: _Outputs, prefix: Path, files: Sequence[str]) -> None:
+    """Refuse to overwrite the corpus."""
+    for path in outputs.parts():
+        for file in files:
+            if path.exists() and path.samefile(file):
+                raise UserError(
+                    f"{file} would be written over by -o {prefix}: choose another prefix."
+                )
+        if path.is_dir():
+            raise UserError(
+                f"{path}: this is a folder, where a file is to be written: choose another -o."
+            )
+
+
+def _complete(scores: CorpusScores, world: World) -> None:
+    try:
+        scores.complete(world)
+    except KeyboardInterrupt:
+        if world.first:
+            say(f"Stopped. The same command resumes; what was finished is in {scores.folder}.")
+        raise
+
+
+def _verdicts(settings: FilterSettings, table: PairTable, files: Sequence[str]) -> np.ndarray:
+    """(pairs,) what becomes of each pair; an error if nothing would be kept."""
+    where = " and ".join(files)
+    if table.features.empty.all():
+        raise UserError(f"{where}: every pair has an empty side.")
+    verdicts = settings.verdicts(table)
+    if (verdicts == Verdict.KEPT).any():
+        return verdicts
+    text = outcome(settings, verdicts, settings.minimum)
+    judged = table.scores[~np.isin(verdicts, RULED_OUT)]  # those that no rule drops
+    if len(judged):
+        text += f" The highest is {score_text(judged.max())}."
+    raise UserError(f"{where}: nothing would be left. {text}")
+
+
+def _write_parts(
+    files: Sequence[str], scores: np.ndarray, verdicts: np.ndarray, outputs: _Outputs
+) -> None:
+    """Both sides, the scores, and why a pair was dropped.
+
+    All files appear when all are complete.
+    """
+    with ExitStack() as stack:
+        kept = [_open(stack, path) for path in outputs.kept.values()]
+        dropped = [_open(stack, path) for path in outputs.dropped.values()]
+        seen = 0
+        with bar("Writing", len(scores), "pairs") as progress:
+            for window in read_windows(files, Counter()):
+                own = slice(seen, seen + len(window))
+                seen += len(window)
+                if seen > len(scores):
+                    break
+                rows = zip(window, scores[own].tolist(), verdicts[own].tolist(), strict=True)
+                for (source, target), score, verdict in rows:
+                    columns = [source, target, f"{score:.6f}"]
+                    if verdict == Verdict.KEPT:
+                        _write_row(kept, columns)
+                    else:
+                        _write_row(dropped, [*columns, Verdict(verdict).label])
+                progress.advance(len(window))
+        if seen != len(scores):
+            raise UserError(
+                f"{' and '.join(files)}: this has changed while it was read; filter it again."
+            )
+        for stream in [*kept, *dropped]:
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.close()
+
+
+def _open(stack: ExitStack, path: Path) -> TextIO:
+    temporary = stack.enter_context(atomic_file(path))
+    return open(temporary, "w", encoding="utf-8", newline="\n")
+
+
+def _write_row(streams: Sequence[TextIO], columns: Sequence[str]) -> None:
+    for stream, column in zip(streams, columns, strict=True):
+        stream.write(column + "\n")
+
+
+def _notes(settings: FilterSettings, table: PairTable) -> list[str]:
+    """What else one should know of the corpus."""
+    features = table.features
+    notes = []
+    if features.empty.any() and not settings.drops_pairs:
+        notes.append(f"{count_text(int(features.empty.sum()))} with an empty side: never kept.")
+    if features.copies.any() and not settings.drop_copies:
+        copies = count_text(int(features.copies.sum()))
+        notes.append(
+            f"{copies} with a target that only copies the source; --drop-copies drops them."
+        )
+    if table.repeated.any() and not settings.drop_duplicates:
+        repeated = count_text(int(table.repeated.sum()))
+        notes.append(f"{repeated} that repeat an earlier one; --drop-duplicates drops them.")
+    return notes
+
+
+def _say_scored(prefix: Path, outputs: _Outputs, pairs: int) -> None:
+    say(
+        f"{count_text(pairs)} scored. Look at {outputs.page}, then say --keep SHARE or --min SCORE."
+    )
+    if any(path.exists() for path in outputs.parts()):
+        say(f"{prefix}.kept.* and {prefix}.dropped.* still exist from an earlier choice.")
+
+
+def _say_written(prefix: Path, outputs: _Outputs) -> None:
+    ends = ",".join(outputs.kept)
+    say(f"{prefix}.kept.{{{ends}}}, {prefix}.dropped.{{…}}, {outputs.page}")

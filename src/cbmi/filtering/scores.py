@@ -1,0 +1,160 @@
+"""Scores of every pair of a corpus, kept on disk in chunks.
+
+Each chunk has a file of its own. So work that is interrupted can be resumed, several processes can
+share it, and another threshold costs no scoring.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cbmi.data.text import check_pairs, read_pairs, report_repaired
+from cbmi.errors import UserError
+from cbmi.files import atomic_file, read_json, sha256, to_json, write_atomically
+from cbmi.filtering.rules import SIGNALS, PairFeatures, PairTable, pair_features
+from cbmi.inference.model import TrainedModel
+from cbmi.inference.scoring import WINDOW, Pair, PairScorer
+from cbmi.progress import Bar, bar, say
+from cbmi.training import checkpoint as store
+from cbmi.training.world import World
+
+# Of a chunk, float64 each. The names are written to plan.json.
+COLUMNS = [*SIGNALS, *PairFeatures._fields]
+
+
+class CorpusScores:
+    """The scores and features of every pair of a corpus, in chunks of `WINDOW` pairs.
+
+    `check`, then `claim` in the first process, then `complete` in all, then `read`.
+    """
+
+    def __init__(self, folder: Path, model: TrainedModel, files: Sequence[str]) -> None:
+        self.folder = folder
+        self.plan_file = folder / "plan.json"
+        self.model = model
+        self.files = list(files)
+        self.lines = 0  # pairs of the corpus, as `check` counts them
+
+    def check(self) -> None:
+        """Refuse files that cannot be read or are not aligned, before hours are spent on them."""
+        for file in self.files:
+            if Path(file).exists() and not Path(file).is_file():
+                raise UserError(
+                    f"{file}: this is read several times, so it has to be a file, not a pipe or a "
+                    "folder."
+                )
+        self.lines = check_pairs(self.files)
+        if not self.lines:
+            raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
+
+    def claim(self) -> None:
+        """Make the folder that of this corpus and model; refuse it if it belongs to others."""
+        plan = self._plan()
+        if not self.plan_file.exists():
+            write_atomically(self.plan_file, to_json(plan))
+            return
+        known = read_json(self.plan_file)
+        if known == plan:
+            return
+        same_inputs = all(known.get(key) == plan[key] for key in ("corpus", "weights"))
+        owner = "an older version of cbmi" if same_inputs else "another corpus or another model"
+        raise UserError(
+            f"{self.folder} holds the scores of {owner}: choose another -o, or delete it."
+        )
+
+    def _plan(self) -> dict[str, Any]:
+        """What the scores depend on."""
+        sums = read_json(self.model.folder / "manifest.json")
+        networks = (store.TRANSLATOR, store.LANGUAGE_MODEL)
+        return {
+            "corpus": [sha256(Path(file)) for file in self.files],
+            "weights": [sums.get(f"{name}.safetensors") for name in networks],
+            "window": WINDOW,
+            "columns": COLUMNS,
+        }
+
+    def complete(self, world: World) -> None:
+        """Score the chunks that are missing; of several processes, each takes its share."""
+        sizes = self._chunk_sizes()
+        missing = []
+        for number, size in enumerate(sizes):
+            if not self._is_complete(number, size):
+                missing.append(number)
+        world.barrier()  # all have looked before the first one writes
+        if not missing:
+            return
+        if len(missing) < len(sizes) and world.first:
+            done = self.lines - sum(sizes[number] for number in missing)
+            say(f"{done:,} of {self.lines:,} pairs have been scored before.")
+        mine = set(missing[world.rank :: world.size])
+        scorer = PairScorer(self.model)
+        counts: Counter[str] = Counter()
+        title = "Scoring" if world.size == 1 else f"Scoring, share 1 of {world.size}"
+        total = sum(sizes[number] for number in mine)
+        with bar(title, total, "pairs", quiet=not world.first) as progress:
+            for number, pairs in enumerate(read_windows(self.files, counts)):
+                if number in mine:
+                    self._score_chunk(scorer, number, pairs, progress)
+        self.model.truncated = sum(world.gather(self.model.truncated))
+        if world.first:
+            self.model.report_truncated()
+            report_repaired(counts)
+
+    def _chunk_sizes(self) -> list[int]:
+        """Pairs of each chunk; the last one may have fewer than `WINDOW`."""
+        return [min(WINDOW, self.lines - start) for start in range(0, self.lines, WINDOW)]
+
+    def _chunk_file(self, number: int) -> Path:
+        return self.folder / f"{number:07}.npy"
+
+    def _is_complete(self, number: int, size: int) -> bool:
+        """Whether a chunk exists and is whole."""
+        try:
+            rows = np.load(self._chunk_file(number), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return False
+        return bool(rows.shape == (size, len(COLUMNS)))
+
+    def _score_chunk(
+        self, scorer: PairScorer, number: int, pairs: list[Pair], progress: Bar
+    ) -> None:
+        scores = scorer.sentence_scores(pairs, progress.advance)
+        rows = np.column_stack([scores, *pair_features(pairs)])
+        with atomic_file(self._chunk_file(number)) as temporary, open(temporary, "wb") as file:
+            np.save(file, rows, allow_pickle=False)
+
+    def read(self, by: str) -> PairTable:
+        """All chunks together; `by` is the name of the score."""
+        scores = np.empty(self.lines)
+        features = PairFeatures(
+            empty=np.empty(self.lines, dtype=bool),
+            copies=np.empty(self.lines, dtype=bool),
+            lengths=np.empty(self.lines, dtype=np.float32),
+            texts=np.empty(self.lines),
+        )
+        for number, start in enumerate(range(0, self.lines, WINDOW)):
+            rows = np.load(self._chunk_file(number), allow_pickle=False)
+            place = slice(start, start + WINDOW)
+            scores[place] = rows[:, COLUMNS.index(by)]
+            for name, column in features._asdict().items():
+                column[place] = rows[:, COLUMNS.index(name)]
+        wrong = np.flatnonzero(~np.isfinite(scores))
+        if len(wrong):
+            raise UserError(
+                f"{self.model.folder} gives no number for line {wrong[0] + 1} of {self.files[0]}: "
+                "it is damaged."
+            )
+        return PairTable(scores, features)
+
+
+def read_windows(files: Sequence[str], counts: Counter[str]) -> Iterator[list[Pair]]:
+    """The corpus, `WINDOW` pairs at a time; `counts` as in `read_pairs`."""
+    pairs = read_pairs(files, counts)
+    while window := list(islice(pairs, WINDOW)):
+        yield window

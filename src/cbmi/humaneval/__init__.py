@@ -1,0 +1,1 @@
+"""Human evaluation: a study, its sheets, its report."""

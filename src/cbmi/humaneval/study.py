@@ -1,0 +1,310 @@
+"""A human evaluation: translations to be rated blindly, and the ratings, in one SQLite file.
+
+A line of the test set gives an item for every different translation of it. Each annotator sees all
+items in an order of their own, and nothing on an item says which system it comes from. A rating
+survives a crash and a power cut once `rate` has returned.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cbmi.data.text import read_lines
+from cbmi.errors import UserError
+from cbmi.files import atomic_file, disk_errors
+
+# With the paper's words for the ends of the scales.
+CRITERIA = {
+    "adequacy": ("irrelevant to the source sentence", "semantically equal"),
+    "fluency": ("unintelligible", "fluent and native"),
+}
+LOWEST = 1
+HIGHEST = 5
+SCHEMA = """
+CREATE TABLE items (
+  item INTEGER PRIMARY KEY, line INTEGER, source TEXT, reference TEXT, translation TEXT
+);
+CREATE TABLE outputs (
+  line INTEGER, system TEXT, item INTEGER REFERENCES items, PRIMARY KEY (line, system)
+);
+CREATE TABLE annotators (annotator INTEGER PRIMARY KEY, name TEXT UNIQUE, token TEXT UNIQUE);
+CREATE TABLE orders (
+  annotator INTEGER, position INTEGER, item INTEGER, PRIMARY KEY (annotator, position)
+);
+CREATE TABLE ratings (
+  annotator INTEGER REFERENCES annotators, item INTEGER REFERENCES items, criterion TEXT,
+  value INTEGER CHECK (value BETWEEN 1 AND 5), time TEXT DEFAULT CURRENT_TIMESTAMP,
+  PRIMARY KEY (annotator, item, criterion)
+);
+"""
+
+
+class Rating(NamedTuple):
+    """What an annotator says of an item."""
+
+    item: int
+    criterion: str
+    value: int  # LOWEST to HIGHEST
+
+
+class RatingRow(NamedTuple):
+    """A rating with all that it is about: a row of the table of all ratings."""
+
+    annotator: str
+    line: int  # of the test set, from 1
+    system: str
+    item: int
+    criterion: str
+    value: int
+
+
+@dataclass(frozen=True)
+class StudyItem:
+    """What an annotator sees of a translation, and has said of it so far. It names no system."""
+
+    number: int
+    source: str
+    reference: str | None
+    translation: str
+    ratings: Mapping[str, int]  # by criterion
+
+    def to_json(self) -> dict[str, Any]:
+        """As the annotators' page reads it."""
+        return {
+            "item": self.number,
+            "source": self.source,
+            "reference": self.reference,
+            "translation": self.translation,
+            "ratings": dict(self.ratings),
+        }
+
+
+def create_study(
+    folder: Path,
+    source: str,
+    reference: str | None,
+    systems: Sequence[tuple[str, str]],
+    sample: int,
+    annotators: int,
+    seed: int,
+) -> Study:
+    """Draw `sample` lines of the test set and make a study of them.
+
+    `source` and `reference` are files. `systems` are names and files of translations.
+    """
+    for name, count in Counter(name for name, _ in systems).items():
+        if count > 1:
+            raise UserError(f"--system: two systems are named '{name}'.")
+    sources = list(read_lines(source, Counter()))
+
+    def aligned(file: str) -> list[str]:
+        lines = list(read_lines(file, Counter()))
+        if len(lines) != len(sources):
+            raise UserError(
+                f"{source} has {len(sources)} lines but {file} has {len(lines)}: "
+                "they should be aligned."
+            )
+        return lines
+
+    references = aligned(reference) if reference else None
+    translations = {name: aligned(file) for name, file in systems}
+    filled = [number for number, line in enumerate(sources) if line.strip()]
+    if sample > len(filled):
+        raise UserError(
+            f"--sample: {sample} is more than the {len(filled)} lines with text that {source} has."
+        )
+    path = folder / "study.db"
+    if path.exists():
+        raise UserError(f"{folder} already holds a study: choose another -o, or delete it.")
+    draw = random.Random(seed)
+    lines = sorted(draw.sample(filled, sample))
+    with disk_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as temporary:
+        study = Study(temporary, new=True)
+        study.fill(lines, sources, references, translations, annotators, draw)
+    return open_study(folder)
+
+
+def open_study(folder: Path) -> Study:
+    """The study that `create_study` made in a folder."""
+    path = folder / "study.db"
+    if not path.is_file():
+        raise UserError(f"{folder}: there is no study here; make one with cbmi humaneval create.")
+    return Study(path)
+
+
+class Study:
+    """The file of a study. Every call opens it again, so that any thread may call."""
+
+    def __init__(self, path: Path, new: bool = False) -> None:
+        self.path = path
+        self.new = new
+
+    @contextmanager
+    def _open(self, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of it happens, or nothing."""
+        # A file that was moved away is an error; SQLite would create an empty one.
+        mode = "rwc" if self.new else "rw"
+        name = f"{self.path.resolve().as_uri()}?mode={mode}"
+        try:
+            connection = sqlite3.connect(name, timeout=60, isolation_level=None, uri=True)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                # What was acknowledged survives a power cut, too.
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                connection.close()  # rolls back what was not committed
+        except sqlite3.Error as error:
+            raise UserError(f"{self.path}: {error}.") from error
+
+    def fill(
+        self,
+        lines: Sequence[int],
+        sources: Sequence[str],
+        references: Sequence[str] | None,
+        translations: Mapping[str, Sequence[str]],
+        annotators: int,
+        draw: random.Random,
+    ) -> None:
+        """Write the tables of a new study.
+
+        lines: indices of the test set's lines that were drawn. translations: those of the whole
+        test set, by system.
+        """
+        # Systems that translate a line alike share its item.
+        distinct: dict[tuple[int, str], None] = {}
+        for line in lines:
+            for system in translations:
+                distinct[line, translations[system][line]] = None
+        shuffled = list(distinct)
+        draw.shuffle(shuffled)  # an item's number says nothing of its system
+        numbers = {key: number for number, key in enumerate(shuffled, start=1)}
+
+        items = []
+        for (line, text), number in numbers.items():
+            reference = references[line] if references else None
+            items.append((number, line + 1, sources[line], reference, text))
+        outputs = []
+        for line in lines:
+            for system in translations:
+                outputs.append((line + 1, system, numbers[line, translations[system][line]]))
+        with self._open(write=True) as db:
+            for statement in SCHEMA.split(";\n"):
+                db.execute(statement)
+            db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", items)
+            db.executemany("INSERT INTO outputs VALUES (?, ?, ?)", outputs)
+            for annotator in range(1, annotators + 1):
+                self._add_annotator(db, annotator, list(numbers.values()), draw)
+
+    def _add_annotator(
+        self, db: sqlite3.Connection, annotator: int, items: list[int], draw: random.Random
+    ) -> None:
+        """An annotator with a secret token, who sees the items in an order of their own."""
+        token = secrets.token_urlsafe(18)
+        row = (annotator, f"annotator-{annotator}", token)
+        db.execute("INSERT INTO annotators VALUES (?, ?, ?)", row)
+        draw.shuffle(items)
+        order = [(annotator, position, item) for position, item in enumerate(items)]
+        db.executemany("INSERT INTO orders VALUES (?, ?, ?)", order)
+
+    def annotators(self) -> dict[str, str]:
+        """Tokens by name."""
+        with self._open() as db:
+            rows = db.execute("SELECT name, token FROM annotators ORDER BY annotator").fetchall()
+        return dict(rows)
+
+    def annotator(self, token: str) -> str | None:
+        """The name that a token belongs to; None if there is no such token."""
+        with self._open() as db:
+            row = db.execute("SELECT name FROM annotators WHERE token = ?", (token,)).fetchone()
+        return row[0] if row else None
+
+    def items(self, annotator: str) -> list[StudyItem]:
+        """What an annotator sees, in order, with what they have said so far."""
+        with self._open() as db:
+            rows = db.execute(
+                "SELECT item, source, reference, translation FROM orders JOIN items USING (item) "
+                "JOIN annotators USING (annotator) WHERE name = ? ORDER BY position",
+                (annotator,),
+            ).fetchall()
+            rated = db.execute(
+                "SELECT item, criterion, value FROM ratings JOIN annotators USING (annotator) "
+                "WHERE name = ?",
+                (annotator,),
+            ).fetchall()
+        ratings: dict[int, dict[str, int]] = {}
+        for item, criterion, value in rated:
+            ratings.setdefault(item, {})[criterion] = value
+        result = []
+        for item, source, reference, translation in rows:
+            given = ratings.get(item, {})
+            result.append(StudyItem(item, source, reference, translation, given))
+        return result
+
+    def rate(self, annotator: str, ratings: Sequence[Rating]) -> None:
+        """Keep ratings, all of them or none. A later one replaces an earlier one."""
+        for rating in ratings:
+            _check(rating)
+        with self._open(write=True) as db:
+            (number,) = db.execute(
+                "SELECT annotator FROM annotators WHERE name = ?", (annotator,)
+            ).fetchone()
+            known = {item for (item,) in db.execute("SELECT item FROM items")}
+            for rating in ratings:
+                if rating.item not in known:
+                    raise UserError(f"item: there is no item {rating.item} in this study.")
+                db.execute(
+                    "INSERT INTO ratings (annotator, item, criterion, value) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET value = excluded.value, time = CURRENT_TIMESTAMP",
+                    (number, *rating),
+                )
+
+    def table(self) -> list[RatingRow]:
+        """Every rating with its line and system.
+
+        A rating of a translation that several systems gave has a row for each of them.
+        """
+        with self._open() as db:
+            rows = db.execute(
+                "SELECT name, outputs.line, system, ratings.item, criterion, value FROM ratings "
+                "JOIN annotators USING (annotator) JOIN outputs USING (item) "
+                "ORDER BY annotator, outputs.line, system, criterion"
+            ).fetchall()
+        return [RatingRow(*row) for row in rows]
+
+    def systems(self) -> list[str]:
+        """The systems' names, in the order in which they were given."""
+        with self._open() as db:
+            rows = db.execute(
+                "SELECT system FROM outputs GROUP BY system ORDER BY MIN(rowid)"
+            ).fetchall()
+        return [name for (name,) in rows]
+
+    def size(self) -> int:
+        """The number of items."""
+        with self._open() as db:
+            (size,) = db.execute("SELECT COUNT(*) FROM items").fetchone()
+        return int(size)
+
+
+def _check(rating: Rating) -> None:
+    """Refuse a rating that is not on the scale."""
+    if rating.criterion not in CRITERIA:
+        raise UserError(f"criterion: '{rating.criterion}' is not one of {', '.join(CRITERIA)}.")
+    if not isinstance(rating.value, int) or not LOWEST <= rating.value <= HIGHEST:
+        raise UserError(
+            f"{rating.criterion} of item {rating.item}: {rating.value} should be a whole number "
+            f"from {LOWEST} to {HIGHEST}."
+        )

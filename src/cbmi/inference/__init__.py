@@ -1,0 +1,1 @@
+"""A trained run: translate, score, weights; what `cbmi.load` returns."""

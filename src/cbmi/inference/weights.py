@@ -1,0 +1,164 @@
+"""The weight that an objective gives to every training token: to look at, or to train with
+elsewhere.
+
+The translator is the run's best, without dropout; mini-batches are those of the run's first epoch.
+As text there is one line per line of the training text, with one value per target piece, end of
+sentence included. A line that preparation left out of the corpus has the single value 1.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbmi.data.corpus import Corpus, new_array
+from cbmi.data.prepare import open_corpus
+from cbmi.data.statistics import Statistics
+from cbmi.errors import UserError
+from cbmi.inference.model import TrainedModel
+from cbmi.objectives import NEEDS, Objective, build
+from cbmi.objectives.base import join
+from cbmi.progress import bar, say
+from cbmi.training import checkpoint as store
+from cbmi.training.batching.micro_batch import MicroBatch, StepInfo, make_micro_batch
+from cbmi.training.batching.plan import EpochPlan, split
+from cbmi.training.scores import dropout_samples, token_scores
+from cbmi.training.seeds import seed_for
+from cbmi.training.stage_inputs import (
+    StageInputs,
+    dropout_masks,
+    frequency_of_pieces,
+    values_of_tokens,
+)
+
+
+def training_weights(
+    model: TrainedModel, name: str, settings: Mapping[str, Any]
+) -> Iterator[np.ndarray]:
+    """One array of weights per line of the training text."""
+    choice = {**model.config.objective(name), **settings}
+    if "preset" in settings:  # a preset stands for all settings
+        choice = {"name": name, **settings}
+    corpus = open_corpus(model.run.path, "train")
+    with tempfile.TemporaryDirectory() as folder:
+        weights = compute_weights(model, choice, Path(folder) / "weights")
+        yield from weights_by_line(weights, corpus)
+
+
+def write_weights(model: TrainedModel, choice: dict[str, Any], output: TextIO, spool: Path) -> None:
+    """Weight the whole training corpus of a run, as text. Weights wait in the file `spool`."""
+    weights = compute_weights(model, choice, spool)
+    corpus = open_corpus(model.run.path, "train")
+    for values in weights_by_line(weights, corpus):
+        output.write(" ".join(f"{value:.6g}" for value in values) + "\n")
+    mean = weights.mean(dtype=float)
+    say(f"Weighted {len(weights):,} target tokens of {len(corpus):,} pairs; mean weight {mean:.3f}")
+
+
+def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) -> np.ndarray:
+    """(target tokens of the training corpus,), by memory map of the file `spool`."""
+    name = choice["name"]
+    objective = build(choice, f"objective '{name}'")
+    if type(objective).weights is Objective.weights:
+        raise UserError(f"objective '{name}' has no weights to write: its w is 1 for every token.")
+    needs = objective.needs()
+    for need in ("teacher", "distribution"):
+        if need in needs:
+            raise UserError(
+                f"objective '{name}' needs {NEEDS[need]}, which exists only in training."
+            )
+    with model.run.lock():
+        corpus = open_corpus(model.run.path, "train")
+        statistics = Statistics(corpus, (len(model.source), len(model.target)))
+        inputs = StageInputs(
+            frozen=model.language_model() if "lm" in needs else None,
+            frequency=frequency_of_pieces(objective, statistics, model.device),
+            token_values=values_of_tokens(objective, statistics),
+        )
+    weights = new_array(spool, np.dtype(np.float32), len(corpus.target.ids), 1.0)
+    with bar("Weighting", len(weights), "tokens") as progress:
+        for number, shares in enumerate(mini_batches(model, corpus)):
+            micro_batches = _micro_batches(model, corpus, inputs, number, shares)
+            places, values = _weights_of_batch(model, objective, inputs, micro_batches)
+            weights[places.cpu().numpy()] = values.float().cpu().numpy()
+            progress.advance(len(places))
+    return weights
+
+
+def mini_batches(model: TrainedModel, corpus: Corpus) -> Iterator[list[np.ndarray]]:
+    """The mini-batches of the run's first epoch, each in shares that are scored at a time."""
+    step_tokens = store.read_state(model.folder).step_tokens
+    shares = -(-step_tokens // model.config.batch.tokens)
+    plan = EpochPlan(corpus.lengths(), step_tokens, model.config.seed, 0)
+    for number in range(len(plan)):
+        dealt = split(plan[number], corpus.target.lengths, shares)
+        yield [pairs for pairs in dealt if len(pairs)]
+
+
+def _micro_batches(
+    model: TrainedModel,
+    corpus: Corpus,
+    inputs: StageInputs,
+    number: int,
+    shares: Sequence[np.ndarray],
+) -> Iterator[MicroBatch]:
+    longest = int(corpus.target.lengths[np.concatenate(shares)].max())
+    seed = model.config.seed
+    for place, pairs in enumerate(shares):
+        info = StepInfo(
+            longest=longest,
+            dropout_seed=seed_for(seed, "weights", number, place),
+            objective_seed=seed_for(seed, "weights", number) >> 2,
+        )
+        yield make_micro_batch(corpus, pairs, info, inputs.token_values, model.device)
+
+
+@torch.inference_mode()
+def _weights_of_batch(
+    model: TrainedModel,
+    objective: Objective,
+    inputs: StageInputs,
+    micro_batches: Iterator[MicroBatch],
+) -> tuple[Tensor, Tensor]:
+    """Corpus indices and weights of a mini-batch's tokens, as in training but without dropout."""
+    scores = []
+    masks = dropout_masks(objective)
+    for micro_batch in micro_batches:
+        gold = micro_batch.target.ids
+        found = model.gold_scores(inputs.frozen, micro_batch.source, micro_batch.inputs, gold)
+        samples = None
+        if masks:
+            samples = dropout_samples(model.translator.train(), micro_batch, masks)
+            model.translator.eval()
+        scores.append(
+            token_scores(
+                micro_batch,
+                nmt=found.nmt,
+                mean=found.mean,
+                lm=found.lm,
+                frequency=inputs.frequency,
+                samples=samples,
+            )
+        )
+    together = join(scores)
+    weights = objective.weights(together)
+    assert weights is not None
+    return together.place, weights
+
+
+def weights_by_line(weights: np.ndarray, corpus: Corpus) -> Iterator[np.ndarray]:
+    """One array per line of the training text."""
+    offsets = corpus.target.offsets
+    pair = 0
+    for line in range(corpus.text_lines):
+        if pair < len(corpus) and corpus.lines[pair] == line:
+            yield np.array(weights[offsets[pair] : offsets[pair + 1]])
+            pair += 1
+        else:
+            yield np.ones(1, np.float32)

@@ -1,0 +1,1 @@
+"""Heat maps, figures and prior accuracy: what a translation owes to its source."""

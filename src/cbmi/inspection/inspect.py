@@ -1,0 +1,111 @@
+"""`cbmi inspect`: pairs as a page of heat maps, by one model or two, and figures for papers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from cbmi.data.text import check_pairs, count_lines, read_pairs, report_repaired
+from cbmi.data.words import repeats, sums
+from cbmi.errors import UserError
+from cbmi.inference.model import TrainedModel
+from cbmi.inference.scoring import Pair, ScoredPair, score_pairs
+from cbmi.inspection.figures import cbmi_figures
+from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
+from cbmi.progress import bar, say
+from cbmi.reporting.drawing import check_plotting, write_pictures
+
+MOST_WORDS = 25  # of a sentence that `telling` chooses
+
+
+def read_some(files: Sequence[str], limit: int) -> list[Pair]:
+    """The first pairs of a parallel corpus, at most `limit`; says so if there are more."""
+    counts: Counter[str] = Counter()
+    pairs = list(islice(read_pairs(files, counts), limit))
+    report_repaired(counts)
+    if not pairs:
+        raise UserError(f"{' and '.join(files)}: there is nothing to show.")
+    lines = []
+    for file in files:
+        count = count_lines(file)
+        if count is None:  # a pipe, of which no more is known
+            return pairs
+        lines.append(count)
+    if len(set(lines)) > 1:
+        check_pairs(files)  # raises an error that says what is wrong
+    if lines[0] > len(pairs):
+        say(f"Shows the first {len(pairs):,} of {lines[0]:,} pairs; --limit takes more.")
+    return pairs
+
+
+def inspect_pairs(
+    models: Sequence[TrainedModel],
+    pairs: Sequence[Pair],
+    page: Path,
+    figures: Path | None,
+    pair: int | None,
+) -> None:
+    """Write the page of the pairs by one model or two, and figures of the first one.
+
+    The figures go into the folder `figures`, if it is given. `pair` is the number, from 1, of the
+    pair that has a figure of its own; None: `telling` chooses.
+    """
+    check_plotting()
+    if pair is not None and not 1 <= pair <= len(pairs):
+        raise UserError(f"--pair: {pair} is not between 1 and {len(pairs)}, the number of pairs.")
+    scored = [_scored_by(model, pairs) for model in models]
+    names = [str(model.run.path) for model in models]
+    write_heatmap(
+        _entries(scored),
+        page,
+        "What the translation owes to the source",
+        " and ".join(names),
+        models=names,
+    )
+    say(f"{page}: {len(pairs):,} {'pair' if len(pairs) == 1 else 'pairs'}")
+    if figures is None:
+        return
+    pictures = cbmi_figures(models[0], scored[0], pair or telling(scored[0]))
+    write_pictures(figures, pictures)
+    whose = f" of {names[0]}" if len(models) > 1 else ""
+    say(f"{figures}: {', '.join(pictures)}{whose}, each as SVG and PNG")
+
+
+def _scored_by(model: TrainedModel, pairs: Sequence[Pair]) -> list[ScoredPair]:
+    with bar("Scoring", len(pairs), "pairs") as progress:
+        scored = score_pairs(model, pairs, progress.advance)
+    model.report_truncated()
+    return scored
+
+
+def _entries(scored: Sequence[Sequence[ScoredPair]]) -> list[HeatmapEntry]:
+    """The pairs by one model, or by two beside each other."""
+    if len(scored) == 1:
+        return [HeatmapEntry(pair) for pair in scored[0]]
+    first, second = scored
+    entries = []
+    for pair, other in zip(first, second, strict=True):
+        entries.append(HeatmapEntry(pair, other=other))
+    return entries
+
+
+def telling(pairs: Sequence[ScoredPair]) -> int:
+    """The number, from 1, of the pair for the paper's first figure.
+
+    In it a word occurs twice, with the most different CBMI. It has not too many words, and its
+    translation belongs to it. If there is no such pair, it is the first.
+    """
+    differences = [_largest_difference(pair) for pair in pairs]
+    return 1 + differences.index(max(differences))
+
+
+def _largest_difference(pair: ScoredPair) -> float:
+    """The largest difference of CBMI between occurrences of one word; 0 if the pair is unfit."""
+    words = pair.words
+    belongs = pair.sentence_cbmi > 0  # false for NaN, too
+    if len(words) > MOST_WORDS or not belongs:
+        return 0.0
+    found = repeats(words, sums(words, pair.cbmi.tolist()))
+    return found[0][0] if found else 0.0

@@ -1,0 +1,1 @@
+"""What pages, figures and tables of all rooms share."""

@@ -1,0 +1,129 @@
+"""From a step's pairs to this rank's micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cbmi.data.corpus import Corpus
+from cbmi.training.batching.micro_batch import (
+    Capacity,
+    PinnedBatch,
+    StepInfo,
+    TokenValues,
+    pin_micro_batch,
+)
+from cbmi.training.batching.plan import EpochPlan, split
+from cbmi.training.seeds import seed_for
+from cbmi.training.work import Work
+from cbmi.training.world import World
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A step's batch: this rank's micro-batches, and where the epoch continues after it."""
+
+    micro_batches: list[PinnedBatch]
+    work: Work  # of all ranks
+    next_epoch: int = 0
+    next_batch: int = 0
+
+
+@dataclass(frozen=True)
+class BatchBuilder:
+    """How a stage's batches are built: the same pairs at the same step, on any number of ranks."""
+
+    corpus: Corpus
+    lengths: np.ndarray  # (2, pairs)
+    step_tokens: int
+    accumulate: int  # micro-batches per rank
+    seed: int
+    world: World
+    token_values: TokenValues
+
+    def plan(self, epoch: int) -> EpochPlan:
+        return EpochPlan(self.lengths, self.step_tokens, self.seed, epoch)
+
+    def capacity(self, epoch: int) -> Capacity:
+        """A shape that nearly all micro-batches fit into.
+
+        It holds this epoch's largest, and a little more for those of other epochs. Matrix products
+        of other shapes round differently, so a resumed stage must use the shape it began with.
+        """
+        shares = self.accumulate * self.world.size
+        most_source, most_target, most_pairs = self.plan(epoch).sizes().max(axis=1).tolist()
+        source = self._share_of_tokens(most_source, shares)
+        target = self._share_of_tokens(most_target, shares)
+        longest = int(self.lengths.max())
+        fillers = -(-max(source, target) // longest)
+        sentences = -(-most_pairs // shares) + fillers + 32
+        slack = 0 if shares == 1 else 64  # shares differ a little in size
+        return Capacity(
+            source=_round_up(source + slack),
+            target=_round_up(target + slack),
+            sentences=_round_up(sentences),
+            longest=longest,
+        )
+
+    def _share_of_tokens(self, most: int, shares: int) -> int:
+        """Tokens of one side of one share, if the largest batch of the epoch has `most`."""
+        with_margin = most + max(64, most // 100)
+        limit = max(self.step_tokens, most)
+        return -(-min(with_margin, limit) // shares)
+
+    def batches(
+        self, epoch: int, batch: int, step: int, capacity: Capacity | None
+    ) -> Iterator[Batch]:
+        """From a place in an epoch on, without end; `step`: the number of the first."""
+        plan = self.plan(epoch)
+        while True:
+            pairs = plan[batch]
+            batch += 1
+            if batch == len(plan):
+                epoch += 1
+                batch = 0
+                plan = self.plan(epoch)
+            micro_batches = self.micro_batches(pairs, step, capacity)
+            yield Batch(micro_batches, Work.of(self.lengths[:, pairs]), epoch, batch)
+            step += 1
+
+    def micro_batches(
+        self, pairs: np.ndarray, step: int, capacity: Capacity | None = None
+    ) -> list[PinnedBatch]:
+        """This rank's micro-batches of a step."""
+        target_lengths = self.lengths[1]
+        world = self.world
+        shares = split(pairs, target_lengths, self.accumulate * world.size)
+        tokens = int(target_lengths[pairs].sum())
+        longest = int(target_lengths[pairs].max())
+        objective_seed = seed_for(self.seed, "objective", step, 0) >> 2
+        pinned = []
+        for number in range(self.accumulate):
+            own = shares[number * world.size + world.rank]
+            info = StepInfo(
+                longest=longest,
+                tokens=tokens,
+                dropout_seed=seed_for(self.seed, "dropout", step, number, world.rank),
+                objective_seed=objective_seed,
+                counts=len(own) > 0,
+            )
+            # A rank that gets no sentence computes one that counts nowhere.
+            chosen = own if len(own) else pairs[:1]
+            pinned.append(
+                pin_micro_batch(
+                    self.corpus,
+                    chosen,
+                    info,
+                    self.token_values,
+                    capacity,
+                    pinned=world.device.type == "cuda",
+                )
+            )
+        return pinned
+
+
+def _round_up(size: int) -> int:
+    """To a multiple of 64, which suits matrix products."""
+    return -(-size // 64) * 64

@@ -1,0 +1,164 @@
+"""What is checked before anything is made: files, stages, the run to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cbmi.config import RunSettings, StageSettings
+from cbmi.data.bmi import scipy_sparse
+from cbmi.data.text import check_pairs
+from cbmi.errors import UserError
+from cbmi.evaluation.metrics import sacrebleu_metrics
+from cbmi.objectives import Objective, build
+from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage
+from cbmi.training.log import summary_writer
+from cbmi.training.run import RunDirectory
+from cbmi.training.stage_inputs import weights_file
+
+SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers")
+
+
+def complete_settings(config: RunSettings) -> RunSettings:
+    """The same with what follows from the rest of it.
+
+    A language model that an objective needs is frozen unless the stage says otherwise. A run that
+    starts from another has its vocabulary.
+    """
+    stages = []
+    for stage in config.stages:
+        if stage.language_model is None:
+            objective = build(stage.objective, f"stages.{stage.name}.objective")
+            choice = "frozen" if "lm" in objective.needs() else "off"
+            stage = stage.model_copy(update={"language_model": choice})
+        stages.append(stage)
+    config = config.model_copy(update={"stages": tuple(stages)})
+    if config.initialize is None or "vocabulary" in config.data.model_fields_set:
+        return config
+    own = RunDirectory(config.output)
+    known = own if own.config_file.exists() else RunDirectory(config.initialize)
+    data = config.data.model_copy(update={"vocabulary": known.config().data.vocabulary})
+    return config.model_copy(update={"data": data})
+
+
+def check_run(config: RunSettings) -> list[Objective]:
+    """The stages' objectives, once files, extras and stages have been checked."""
+    check_files(config)
+    if config.log.tensorboard:
+        summary_writer()
+    if config.data.test or (config.data.valid and config.validate_.beam):
+        sacrebleu_metrics()
+    return check_stages(config)
+
+
+def check_files(config: RunSettings) -> None:
+    """Refuse files that do not exist."""
+    paths = [*config.data.train, *(config.data.valid or ())]
+    for files in config.data.test.values():
+        paths += files
+    for path in paths:
+        if not Path(path).is_file():
+            exists = Path(path).exists()
+            problem = "this is not an ordinary file" if exists else "there is no such file"
+            raise UserError(f"{path}: {problem}.")
+
+
+def check_texts(config: RunSettings) -> None:
+    """Read validation and test sets once: mistakes in them show before anything is made."""
+    if config.data.valid:
+        check_pairs(config.data.valid)
+    for files in config.data.test.values():
+        check_pairs(files)
+
+
+def check_stages(config: RunSettings) -> list[Objective]:
+    """The stages' objectives, once it is sure that each gets what it needs."""
+    objectives = []
+    has_language_model = _starts_with_language_model(config)
+    for number, stage in enumerate(config.stages):
+        objective = build(stage.objective, f"stages.{stage.name}.objective")
+        _check_stage(stage, objective, untrained=number == 0 and config.initialize is None)
+        if stage.language_model in ("frozen", "cached") and not has_language_model:
+            others = "no earlier stage"
+            if config.initialize:
+                others = f"neither an earlier stage nor {config.initialize}"
+            raise UserError(
+                f"stages.{stage.name}: a {stage.language_model} language model is needed, but "
+                f"{others} has trained one: give an earlier stage language_model: train."
+            )
+        if stage.language_model in ("train", "joint"):
+            has_language_model = True
+        objectives.append(objective)
+    return objectives
+
+
+def _starts_with_language_model(config: RunSettings) -> bool:
+    own = RunDirectory(config.output)
+    weights = f"{LANGUAGE_MODEL}.safetensors"
+    # What it starts from matters only until it has begun.
+    if config.initialize and not own.begun:
+        return (starting_point(config) / weights).exists()
+    return any(own.checkpoints.glob(f"step-*/{weights}"))
+
+
+def _check_stage(stage: StageSettings, objective: Objective, untrained: bool) -> None:
+    """Refuse a stage that does not give its objective what it needs.
+
+    `untrained`: the stage starts from untrained networks.
+    """
+    where = f"stages.{stage.name}"
+    named = f"objective '{stage.objective['name']}'"
+    needs = objective.needs()
+    if "lm" in needs and stage.language_model == "off":
+        choices = "frozen" if objective.fusion else "frozen, cached or joint"
+        raise UserError(
+            f"{where}: {named} needs a language model: give this stage language_model: {choices}."
+        )
+    needs_distributions = objective.fusion is not None or "distribution" in needs
+    if stage.language_model == "cached" and "lm" in needs and needs_distributions:
+        raise UserError(
+            f"{where}: {named} needs the language model's whole distributions, but a cache holds "
+            "only those of the gold tokens: say language_model: frozen."
+        )
+    if objective.fusion and stage.language_model != "frozen":
+        raise UserError(
+            f"{where}: {named} needs a frozen language model: say language_model: frozen."
+        )
+    if "teacher" in needs and untrained:
+        raise UserError(
+            f"{where}: {named} needs a translator to learn from: put a stage before it, or say "
+            "initialize: RUN."
+        )
+    if "bmi" in needs:
+        scipy_sparse()
+    if "weights" in needs:
+        file = weights_file(objective).file
+        if not Path(file).is_file():
+            raise UserError(f"{where}.objective.file: {file}: there is no such file.")
+
+
+def starting_point(config: RunSettings) -> Path:
+    """The checkpoint that `initialize` names: the best of that run."""
+    if config.initialize is None:
+        raise ValueError("the run starts from scratch")
+    run = RunDirectory(config.initialize)
+    theirs = run.config()
+    if not run.best.exists():
+        reason = "no checkpoint yet"
+        if run.begun:
+            reason = "its best checkpoint is missing; cbmi train chooses another"
+        raise UserError(f"initialize: {run.path} cannot be started from: {reason}.")
+    for name in SIZES:
+        own_size = getattr(config.model, name)
+        their_size = getattr(theirs.model, name)
+        if own_size != their_size:
+            raise UserError(
+                f"initialize: {run.path} has model.{name} {their_size}, but this run has "
+                f"{own_size}."
+            )
+    if theirs.data.vocabulary != config.data.vocabulary:
+        raise UserError(f"initialize: {run.path} has another data.vocabulary than this run.")
+    folder = run.best.resolve()
+    problem = damage(folder, [TRANSLATOR, LANGUAGE_MODEL])
+    if problem:
+        raise UserError(f"initialize: {folder}: {problem}.")
+    return folder

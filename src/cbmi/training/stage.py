@@ -1,0 +1,184 @@
+"""A stage under way: what its objective needs, its batches, its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from cbmi.config import StageSettings
+from cbmi.data.prepare import vocabulary_files
+from cbmi.data.statistics import Statistics
+from cbmi.model import kernels
+from cbmi.model.attention import LARGEST_FUSED_HEAD
+from cbmi.model.layers import POSITIONS
+from cbmi.objectives import Objective
+from cbmi.training.batching.builder import Batch, BatchBuilder
+from cbmi.training.batching.loader import Loader
+from cbmi.training.cache import LanguageModelScorer, ScoreCache, fill_cache
+from cbmi.training.graph import EagerSteps, GraphSteps
+from cbmi.training.live_run import LiveRun
+from cbmi.training.log import Meter
+from cbmi.training.stage_inputs import StageInputs, frequency_of_pieces, values_of_tokens
+from cbmi.training.step import Stepper
+from cbmi.training.work import Throughput, matrix_rate, passes
+
+
+class StageSession:
+    """Takes a stage forward, step by step."""
+
+    def __init__(
+        self,
+        live: LiveRun,
+        stepper: Stepper,
+        steps: EagerSteps,
+        loader: Loader[Batch],
+        throughput: Throughput,
+    ) -> None:
+        self.state = live.state
+        self.stepper = stepper
+        self.steps = steps
+        self.loader = loader
+        self.throughput = throughput
+
+    def step(self) -> None:
+        """Train on the next batch."""
+        batch = self.loader.next()
+        state = self.state
+        state.epoch = batch.next_epoch
+        state.batch = batch.next_batch
+        state.step += 1
+        state.stage_step += 1
+        state.schedule_step += 1
+        self.stepper.set_learning_rates(state.schedule_step)
+        self.steps.compute(batch.micro_batches)
+        self.throughput.add(batch.work)
+
+    def read_throughput(self) -> dict[str, float]:
+        """Speed since the last reading, for the log."""
+        return self.throughput.read(self.loader.take_seconds_waited())
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens in the block does not count as training time."""
+        begun = time.monotonic()
+        yield
+        self.throughput.pause(time.monotonic() - begun)
+
+
+@contextmanager
+def open_stage(
+    live: LiveRun,
+    stage: StageSettings,
+    objective: Objective,
+    statistics: Statistics,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[StageSession]:
+    """A stage, ready to be trained from where the run's state stands."""
+    config = live.config
+    world = live.world
+    lengths = statistics.corpus.lengths()
+    live.place_language_model(stage)
+    live.translator.network.train()
+    live.state.fusion = objective.fusion
+    stage_inputs = _stage_inputs(live, stage, objective, statistics, asked_to_stop)
+    stepper = Stepper(
+        objective=objective,
+        translator=live.translator,
+        language_model=live.language_model_learner,
+        stage_inputs=stage_inputs,
+        smoothing=config.label_smoothing,
+        precision=live.precision,
+        world=world,
+        meter=Meter(world),
+        head_tokens=config.memory.head_tokens,
+    )
+    use_graph = can_use_graph(live, int(lengths.max()))
+    if world.device.type == "cuda" and "distribution" in objective.needs():
+        torch.compiler.reset()  # each objective's term is compiled on its own
+    throughput = Throughput(
+        config.model,
+        live.sizes[1],
+        passes(stage.language_model, objective),
+        matrix_rate(world.device, live.precision) * world.size,
+    )
+    builder = _batch_builder(live, statistics, lengths, stage_inputs.token_values)
+    state = live.state
+    # A graph needs one shape; a resumed stage must have the one it began with.
+    capacity = builder.capacity(state.stage_epoch) if use_graph else None
+    batches = builder.batches(state.epoch, state.batch, state.step + 1, capacity)
+    with Loader(batches) as loader:
+        steps = GraphSteps(stepper) if use_graph else EagerSteps(stepper)
+        yield StageSession(live, stepper, steps, loader, throughput)
+
+
+def can_use_graph(live: LiveRun, longest: int) -> bool:
+    """Whether steps are replayed from a CUDA graph.
+
+    Not with several processes, nor with the loss scaling of fp16, nor where a layer has no fused
+    kernel.
+    """
+    model = live.config.model
+    wanted = live.config.compile == "auto" and live.world.device.type == "cuda"
+    fused = kernels.available() and model.width // model.heads <= LARGEST_FUSED_HEAD
+    one_process = live.world.size == 1
+    fitting = longest <= POSITIONS
+    return wanted and fused and one_process and fitting and live.precision == torch.bfloat16
+
+
+def _batch_builder(
+    live: LiveRun,
+    statistics: Statistics,
+    lengths: np.ndarray,
+    token_values: Mapping[str, np.ndarray],
+) -> BatchBuilder:
+    return BatchBuilder(
+        corpus=statistics.corpus,
+        lengths=lengths,
+        step_tokens=live.state.step_tokens,
+        accumulate=live.accumulate,
+        seed=live.config.seed,
+        world=live.world,
+        token_values=token_values,
+    )
+
+
+def _stage_inputs(
+    live: LiveRun,
+    stage: StageSettings,
+    objective: Objective,
+    statistics: Statistics,
+    asked_to_stop: Callable[[], bool],
+) -> StageInputs:
+    token_values = values_of_tokens(objective, statistics)
+    if stage.language_model == "cached":
+        token_values["lm"] = _cached_scores(live, stage, statistics, asked_to_stop)
+    return StageInputs(
+        frozen=live.language_model if stage.language_model == "frozen" else None,
+        teacher=live.teacher(stage) if "teacher" in objective.needs() else None,
+        frequency=frequency_of_pieces(objective, statistics, live.world.device),
+        token_values=token_values,
+    )
+
+
+def _cached_scores(
+    live: LiveRun,
+    stage: StageSettings,
+    statistics: Statistics,
+    asked_to_stop: Callable[[], bool],
+) -> np.ndarray:
+    """log p_LM of every target token of the corpus."""
+    corpus = statistics.corpus
+    language_model = live.require_language_model()
+    cache = ScoreCache(live.run.cache / stage.name, corpus, stage.cache_precision)
+    identity = {}
+    if live.world.first:
+        shared = live.config.data.vocabulary.shared
+        vocabulary = vocabulary_files(live.run.vocab, shared)[1]
+        identity = cache.identity(language_model, vocabulary, live.precision)
+    builder = _batch_builder(live, statistics, corpus.lengths(), {})
+    scorer = LanguageModelScorer(language_model, live.precision, live.world, asked_to_stop)
+    return fill_cache(cache, identity, scorer, builder, live.state.epoch)

@@ -1,0 +1,77 @@
+"""What objectives need besides the translator's own scores, made ready for a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbmi.data.statistics import Statistics, relative_frequency
+from cbmi.model import LanguageModel, Translator
+from cbmi.objectives import Objective
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    frozen: LanguageModel | None = None  # where it only scores
+    teacher: Translator | None = None
+    frequency: Tensor | None = None  # (target vocabulary,)
+    # One value per target token of the corpus: "bmi", "given" (by a file of weights), "lm".
+    token_values: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class SamplesDropout(Protocol):
+    """An objective that needs "samples"."""
+
+    samples: int
+
+
+class ReadsWeights(Protocol):
+    """An objective that needs "weights"."""
+
+    file: str
+    per: Literal["token", "pair"]
+
+
+def dropout_masks(objective: Objective) -> int:
+    """Forward passes under dropout that the objective needs besides the one it learns from."""
+    return cast(SamplesDropout, objective).samples if "samples" in objective.needs() else 0
+
+
+def weights_file(objective: Objective) -> ReadsWeights:
+    """The settings `file` and `per` of an objective that needs "weights"."""
+    return cast(ReadsWeights, objective)
+
+
+def frequency_of_pieces(
+    objective: Objective, statistics: Statistics, device: torch.device
+) -> Tensor | None:
+    """(target vocabulary,): each piece's count relative to the median piece's, if needed."""
+    if "frequency" not in objective.needs():
+        return None
+    frequency = relative_frequency(statistics.counts())
+    return torch.tensor(frequency, dtype=torch.float32, device=device)
+
+
+def values_of_tokens(objective: Objective, statistics: Statistics) -> dict[str, np.ndarray]:
+    """The objective's values for every target token of the corpus, by memory map."""
+    needs = objective.needs()
+    values = {}
+    if "bmi" in needs:
+        values["bmi"] = statistics.bmi()
+    if "weights" in needs:
+        settings = weights_file(objective)
+        values["given"] = statistics.weights(settings.file, settings.per)
+    return values
+
+
+def make_statistics(objectives: Sequence[Objective], statistics: Statistics) -> None:
+    """Compute, once, what the objectives will need to know of the corpus."""
+    for objective in objectives:
+        values_of_tokens(objective, statistics)
+        if "frequency" in objective.needs():
+            statistics.counts()
