@@ -26,7 +26,7 @@ from cbmi.data.bmi import token_bmi
 from cbmi.data.corpus import Corpus, Side
 from cbmi.data.statistics import Statistics
 from cbmi.data.vocabulary import EOS, SPECIALS
-from cbmi.files import to_json
+from cbmi.experiments.benchmark import write_prepared
 
 WMT14_PAIRS = 4_500_000
 
@@ -37,8 +37,14 @@ class Cost(NamedTuple):
     bytes_on_disk: int
 
 
-def write_corpus(folder: Path, pairs: int, words: int, vocabulary: int, seed: int = 1) -> Corpus:
-    """A prepared corpus of Zipf-distributed pieces; every other target piece is its source's."""
+def write_zipf_corpus(
+    folder: Path, pairs: int, words: int, vocabulary: int, seed: int = 1
+) -> Corpus:
+    """A prepared corpus of Zipf-distributed pieces.
+
+    Half of the target pieces, at random, are those of the source; the others are drawn for
+    themselves.
+    """
     random = np.random.default_rng(seed)
     shares = 1 / np.arange(1, vocabulary - SPECIALS + 1)
     cumulative = np.cumsum(shares / shares.sum())
@@ -48,18 +54,13 @@ def write_corpus(folder: Path, pairs: int, words: int, vocabulary: int, seed: in
     unrelated = _draw_pieces(random, cumulative, total)
     target = np.where(random.random(total) < 0.5, source, unrelated)
 
-    folder.mkdir(parents=True)
-    offsets = np.concatenate([[0], np.cumsum(lengths + 1)])  # each sentence has its end
+    sides = {}
     for name, pieces in (("source", source), ("target", target)):
-        ids = np.full(offsets[-1], EOS, np.uint16)
+        ids = np.full(total + pairs, EOS, np.uint16)  # each sentence has its end
         # The ends of the sentences before it move each piece on by one.
         ids[np.arange(total) + np.repeat(np.arange(pairs), lengths)] = pieces + SPECIALS
-        ids.tofile(folder / f"{name}.ids")
-        offsets.tofile(folder / f"{name}.offsets")
-    np.arange(pairs).tofile(folder / "lines")
-    tokens = int(offsets[-1])
-    meta = {"pairs": pairs, "dtype": "uint16", "tokens": {"source": tokens, "target": tokens}}
-    (folder / "meta.json").write_text(to_json(meta))
+        sides[name] = (ids, lengths + 1)
+    write_prepared(folder, sides)
     return Corpus(folder)
 
 
@@ -113,7 +114,7 @@ def our_bmi(corpus: Corpus, vocabulary: int) -> np.ndarray:
 def compare(pairs: int, words: int, vocabulary: int) -> None:
     """Both ways in this process, on one corpus; prints the first rows of the table."""
     with tempfile.TemporaryDirectory() as folder:
-        corpus = write_corpus(Path(folder) / "train", pairs, words, vocabulary)
+        corpus = write_zipf_corpus(Path(folder) / "train", pairs, words, vocabulary)
         start = time.perf_counter()
         ours = our_bmi(corpus, vocabulary)
         our_seconds = time.perf_counter() - start
@@ -135,7 +136,7 @@ def measure_stored(pairs: int, words: int, vocabulary: int) -> Cost:
     answer: multiprocessing.SimpleQueue[Cost] = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "train"
-        write_corpus(folder, pairs, words, vocabulary)
+        write_zipf_corpus(folder, pairs, words, vocabulary)
         process = context.Process(target=store_bmi, args=(folder, vocabulary, answer))
         process.start()
         process.join()

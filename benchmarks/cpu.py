@@ -38,6 +38,7 @@ from cbmi.config import (
 )
 from cbmi.data.corpus import Corpus
 from cbmi.data.prepare import encode, learn_vocabularies, load_vocabularies
+from cbmi.data.vocabulary import SPECIALS
 from cbmi.decoding import SearchSettings, translate_ids
 from cbmi.experiments.benchmark import machine, sentence_lengths
 from cbmi.model import Packed, Translator, pack, shift_right
@@ -97,8 +98,8 @@ def random_batches(count: int, tokens: int) -> list[list[Pair]]:
     for number in np.linspace(0, len(full_groups) - 1, count).astype(int):
         pairs = []
         for i in full_groups[number]:
-            source = random.integers(4, TRAINING_PIECES, source_lengths[i])
-            target = random.integers(4, TRAINING_PIECES, target_lengths[i])
+            source = random.integers(SPECIALS, TRAINING_PIECES, source_lengths[i])
+            target = random.integers(SPECIALS, TRAINING_PIECES, target_lengths[i])
             pairs.append(Pair(source, target))
         batches.append(pairs)
     return batches
@@ -115,7 +116,7 @@ def micro_batch_of(pairs: Sequence[Pair]) -> MicroBatch:
         inputs=shift_right(target, SPECIAL.begin),
         target=target,
         mask=torch.ones(tokens, dtype=torch.bool),
-        place=torch.arange(tokens),
+        corpus_index=torch.arange(tokens),
         token_values={},
         longest=torch.tensor(target.layout.longest),
         step_tokens=torch.tensor(float(tokens)),
@@ -289,7 +290,7 @@ def translation_sides(sentences: int, at_once: int) -> dict[str, Side]:
     theirs = marian_with_our_weights(config.model, ours)
     random = np.random.default_rng(0)
     lengths = sentence_lengths(random, sentences)
-    drawn = [random.integers(4, TRANSLATION_PIECES, length) for length in lengths]
+    drawn = [random.integers(SPECIALS, TRANSLATION_PIECES, length) for length in lengths]
     sources = sorted(drawn, key=len)
     search = SearchSettings(SPECIAL, beam=4, length_penalty=0.6)
 

@@ -145,7 +145,7 @@ def signals(
     With rules, it is the lowest for pairs that a rule drops.
     """
     table = unscored(pairs)
-    ratio = table.features.lengths
+    ratio = table.features.log_length_ratio
     ruled_out = dropped_by_rules(table, MAX_RATIO)
     return {
         "CBMI": scored["cbmi"],

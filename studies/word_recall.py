@@ -68,6 +68,15 @@ def bin_of(count: int) -> int:
     return max(edge for edge in EDGES if count >= edge)
 
 
+def bin_title(edge: int) -> str:
+    """The counts in the bin that begins at an edge: "0", "1–9", …, "10,000+"."""
+    place = EDGES.index(edge)
+    if place == len(EDGES) - 1:
+        return f"{edge:,}+"
+    last = EDGES[place + 1] - 1
+    return f"{edge:,}" if last == edge else f"{edge:,}–{last:,}"
+
+
 def tally(
     translations: Iterable[str],
     references: Iterable[str],
@@ -100,7 +109,7 @@ def columns(chosen: frozenset[str]) -> dict[str, Sequence[int]]:
     """The table's columns by their title: the bins that each one sums up."""
     titles: dict[str, Sequence[int]] = {}
     for low in EDGES:
-        titles["0" if low == 0 else f"{low:,}+"] = [low]
+        titles[bin_title(low)] = [low]
     titles["all"] = EDGES
     if chosen:
         titles[", ".join(sorted(chosen))] = [CHOSEN]

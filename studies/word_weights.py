@@ -16,11 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from word_recall import EDGES, bin_of, counts_of
+from word_recall import EDGES, bin_of, bin_title, counts_of
 
 from cbmi.data.text import read_lines
-from cbmi.data.words import EDGES as AROUND
-from cbmi.data.words import means, sums, words
+from cbmi.data.words import OUTER_PUNCTUATION, means, sums, words
 from cbmi.reporting.tables import markdown_table
 
 
@@ -38,7 +37,7 @@ def words_of(line: str) -> list[WordValue]:
     weights = means(joined, record["token_weights"])
     found = []
     for place, word in enumerate(joined):
-        name = AROUND.sub("", word.text)
+        name = OUTER_PUNCTUATION.sub("", word.text)
         if name and not word.control:
             found.append(WordValue(name, cbmi[place], weights[place]))
     return found
@@ -49,7 +48,7 @@ def table_row(name: str, values: Sequence[WordValue]) -> list[str]:
     cbmi = sum(value.cbmi for value in values) / number
     weight = sum(value.weight for value in values) / number
     below_one = sum(value.weight < 1 for value in values) / number
-    return [name, f"{number:,}", f"{cbmi:.2f}", f"{weight:.3f}", f"{100 * below_one:.0f} %"]
+    return [name, f"{number:,}", f"{cbmi:.2f}", f"{weight:.3f}", f"{100 * below_one:.0f}%"]
 
 
 def main() -> None:
@@ -66,11 +65,11 @@ def main() -> None:
     for line in read_lines(options.scores, Counter()):
         for value in words_of(line):
             groups["all"].append(value)
-            groups[f"{bin_of(counts[value.name]):,}+"].append(value)
+            groups[bin_title(bin_of(counts[value.name]))].append(value)
             if value.name.lower() in chosen:
                 groups[value.name.lower()].append(value)
     rows = []
-    for name in [*(f"{edge:,}+" for edge in EDGES), "all", *chosen]:
+    for name in [*(bin_title(edge) for edge in EDGES), "all", *chosen]:
         if groups[name]:
             rows.append(table_row(name, groups[name]))
     header = ["words", "number", "CBMI, nats", "token weight", "down-weighted"]

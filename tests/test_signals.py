@@ -53,6 +53,22 @@ def test_handlers_are_restored_after_an_error():
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == [do_nothing, do_nothing]
 
 
+def test_a_handler_that_python_does_not_know_gives_way_to_the_default(monkeypatch):
+    """`signal.signal` returns None for a handler that was installed from C."""
+    set_handler = signal.signal
+
+    def set_without_previous(number: int, handler: Any) -> None:
+        set_handler(number, handler)
+
+    monkeypatch.setattr(signal, "signal", set_without_previous)
+    asked: list[int] = []
+    with stop_signals(recorder(asked)):
+        signal.raise_signal(signal.SIGTERM)
+    assert asked == [signal.SIGTERM]
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
+    assert handlers == [signal.SIG_DFL, signal.SIG_DFL]
+
+
 def test_another_thread_runs_the_block_without_handlers():
     seen: list[Any] = []
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cbmi.errors import MissingExtra, UserError
+from cbmi.errors import MissingExtra, TrainingStopped, UserError
 from cbmi.version import __version__
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MissingExtra",
+    "TrainingStopped",
     "UserError",
     "__version__",
     "evaluate",
@@ -45,7 +46,7 @@ def load(
     device: str = "auto",
     precision: str = "auto",
 ) -> TrainedModel:
-    """Load a trained run.
+    """Load a trained run: returns a `TrainedModel`.
 
     `run` is a run directory; `checkpoint` a folder of its checkpoints to use instead of the best.
     `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 or fp16.
@@ -69,12 +70,15 @@ def train(
     progress: bool = True,
     **changes: Any,
 ) -> Path:
-    """Train a run to its end, or resume it; gives its run directory.
+    """Train a run to its end, or resume it; returns its run directory.
 
     `config` is the path of a run file, its values as a mapping, or what `read_config` returned.
     Further keywords replace keys of it: `output="runs/other"`, or, below the top level,
     `**{"optimizer.peak_lr": 5e-4}`. `on_log` is called with every record that goes to log.jsonl:
     figures of training and of validation. `progress=False` prints nothing.
+
+    While it runs in the main thread, SIGTERM and Ctrl-C finish the step, save, and raise
+    `TrainingStopped`; the previous signal handlers are restored afterwards.
     """
     from cbmi.inference.training import train_and_test
 
@@ -84,7 +88,10 @@ def train(
 def prepare(
     config: RunSettings | Mapping[str, Any] | str | Path, *, progress: bool = True, **changes: Any
 ) -> Path:
-    """Learn the vocabulary and encode the corpus of a run, without training it."""
+    """Learn the vocabulary and encode the corpus of a run, without training it.
+
+    Arguments as for `train`; returns the run directory.
+    """
     from cbmi.inference.training import prepare_data
 
     return prepare_data(config, changes, progress)
@@ -106,7 +113,7 @@ def evaluate(
     With `bootstrap` resamples, every score gets a confidence interval, and later systems are tested
     against the first. `language` decides how text without spaces is split. `multi_bleu` adds
     tokenised BLEU; `tokenize` names the language of the Moses tokenizer, `split_compounds` splits
-    at hyphens.
+    at hyphens. Returns an `EvaluationReport`; needs the extra `eval`.
     """
     from cbmi.evaluation.metrics import evaluate as score
 
@@ -136,15 +143,22 @@ def filter(
     max_ratio: float | None = None,
     checkpoint: str | None = None,
     device: str = "auto",
+    progress: bool = True,
 ) -> FilterResult:
     """Split a parallel corpus by a score of its pairs, and by rules.
 
     `source` and `target` are aligned files, or `source` alone is a .tsv. All files that are written
     begin with `output`. `keep` is a share of the pairs, `minimum` a score; `by` is "cbmi" or
-    "likelihood". If nothing is to be dropped, the corpus is only scored.
+    "likelihood". Rules drop copies of the source, duplicates, and pairs with a side over
+    `max_ratio` times as long as usual beside the other. If nothing is to be dropped, the corpus is
+    only scored. Returns a `FilterResult`. `checkpoint` and `device` are those of `load`;
+    `progress=False` prints nothing.
     """
+    from contextlib import nullcontext
+
     from cbmi.filtering.filter import filter_files
     from cbmi.filtering.rules import FilterSettings
+    from cbmi.progress import quiet
 
     settings = FilterSettings(
         keep=keep,
@@ -155,7 +169,8 @@ def filter(
         max_ratio=max_ratio,
     )
     files = [str(source)] if target is None else [str(source), str(target)]
-    return filter_files(run, files, settings, Path(output), checkpoint, device)
+    with nullcontext() if progress else quiet():
+        return filter_files(run, files, settings, Path(output), checkpoint, device)
 
 
 def __getattr__(name: str) -> Any:

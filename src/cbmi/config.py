@@ -59,11 +59,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 BIG_PEAK_LR = 5e-4  # the default for `big`: the other sizes' 7e-4 is too high for it
 
 T = TypeVar("T", bound=BaseModel)
-Share = Annotated[float, Field(ge=0, lt=1, strict=True)]
-NotNegative = Annotated[float, Field(ge=0, strict=True)]
-AboveZero = Annotated[float, Field(gt=0, strict=True)]
-Positive = Annotated[int, Field(gt=0, lt=1 << 31, strict=True)]
-Count = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
+Fraction = Annotated[float, Field(ge=0, lt=1, strict=True)]
+NonNegativeFloat = Annotated[float, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
+PositiveInt = Annotated[int, Field(gt=0, lt=1 << 31, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 
 
@@ -81,10 +81,12 @@ def _in_order(bounds: tuple[float, float]) -> tuple[float, float]:
 
 
 Bounds = Annotated[
-    tuple[NotNegative, NotNegative], BeforeValidator(_two), AfterValidator(_in_order)
+    tuple[NonNegativeFloat, NonNegativeFloat], BeforeValidator(_two), AfterValidator(_in_order)
 ]
-Infinite = Annotated[float, Field(strict=True, allow_inf_nan=True)]
-Interval = Annotated[tuple[Infinite, Infinite], BeforeValidator(_two), AfterValidator(_in_order)]
+FloatOrInfinity = Annotated[float, Field(strict=True, allow_inf_nan=True)]
+Interval = Annotated[
+    tuple[FloatOrInfinity, FloatOrInfinity], BeforeValidator(_two), AfterValidator(_in_order)
+]
 
 
 def _fit_for_files(name: Any) -> Any:
@@ -141,20 +143,20 @@ class DataSettings(Settings):
     test: dict[Name, Files] = {}
     vocabulary: VocabularySettings = VocabularySettings()
     # Pieces per side, end of sentence included; longer training pairs are left out.
-    max_length: Positive = 256
+    max_length: PositiveInt = 256
     drop_copies: Flag = False  # leave out training pairs whose target equals their source
 
 
 class ModelSettings(Settings):
     preset: Literal["tiny", "small", "base", "big"] = "base"
     width: Annotated[int, Field(ge=4, strict=True)]
-    feed_forward: Positive
-    heads: Positive
-    encoder_layers: Positive
-    decoder_layers: Positive  # the language model has as many
-    dropout: Share = 0.1
-    attention_dropout: Share = 0.1
-    activation_dropout: Share = 0.1
+    feed_forward: PositiveInt
+    heads: PositiveInt
+    encoder_layers: PositiveInt
+    decoder_layers: PositiveInt  # the language model has as many
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.1
+    activation_dropout: Fraction = 0.1
 
     @model_validator(mode="before")
     @classmethod
@@ -178,17 +180,17 @@ class ModelSettings(Settings):
 
 
 class BatchSettings(Settings):
-    tokens: Positive = 4096  # pieces on either side, per device and micro-batch
-    accumulate: Positive = 1  # micro-batches per step
+    tokens: PositiveInt = 4096  # pieces on either side, per device and micro-batch
+    accumulate: PositiveInt = 1  # micro-batches per step
 
 
 class OptimizerSettings(Settings):
-    peak_lr: AboveZero = 7e-4
-    warmup: Count = 4000  # steps
-    initial_lr: NotNegative = 1e-7
-    clip: NotNegative = 5.0  # of the gradient's norm, each network on its own; 0: none
-    betas: tuple[Share, Share] = (0.9, 0.98)
-    eps: AboveZero = 1e-8
+    peak_lr: PositiveFloat = 7e-4
+    warmup: NonNegativeInt = 4000  # steps
+    initial_lr: NonNegativeFloat = 1e-7
+    clip: NonNegativeFloat = 5.0  # of the gradient's norm, each network on its own; 0: none
+    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    eps: PositiveFloat = 1e-8
 
 
 class StageSettings(Settings):
@@ -197,7 +199,7 @@ class StageSettings(Settings):
     # None: frozen if the objective needs one, else off.
     language_model: Literal["train", "joint", "frozen", "cached", "off"] | None = None
     cache_precision: Literal["float32", "float16"] = "float32"  # of language_model: cached
-    steps: Positive
+    steps: PositiveInt
     # Adam's state and the schedule start again; makes no difference in the first stage.
     restart_optimizer: Flag = True
 
@@ -219,16 +221,18 @@ class StageSettings(Settings):
 
 
 class ValidationSettings(Settings):
-    every: Positive = 5000  # steps
-    beam: Count = 4  # 0: loss and perplexity only, and the lowest loss is the best
-    length_penalty: NotNegative = 0.6
-    patience: Count = 0  # a stage ends after this many validations without a new best; 0: never
+    every: PositiveInt = 5000  # steps
+    beam: NonNegativeInt = 4  # 0: loss and perplexity only, and the lowest loss is the best
+    length_penalty: NonNegativeFloat = 0.6
+    patience: NonNegativeInt = (
+        0  # a stage ends after this many validations without a new best; 0: never
+    )
 
 
 class CheckpointSettings(Settings):
-    every: Count = 0  # steps; 0: as often as validation
-    keep_last: Positive = 5
-    keep_best: Positive = 1
+    every: NonNegativeInt = 0  # steps; 0: as often as validation
+    keep_last: PositiveInt = 5
+    keep_best: PositiveInt = 1
 
 
 class MemorySettings(Settings):
@@ -237,18 +241,18 @@ class MemorySettings(Settings):
     # Keep only the layers' inputs; the backward pass computes the rest again.
     recompute_layers: Flag = False
     # Tokens whose logits are held at a time, and computed again in the backward pass; 0: all kept.
-    head_tokens: Count = 0
+    head_tokens: NonNegativeInt = 0
 
 
 class LogSettings(Settings):
-    every: Positive = 100  # steps
+    every: PositiveInt = 100  # steps
     tensorboard: Flag = False
 
 
 class RunSettings(Settings):
     """One training run, whole."""
 
-    seed: Count = 1
+    seed: NonNegativeInt = 1
     output: str
     data: DataSettings
     model: ModelSettings
@@ -257,7 +261,7 @@ class RunSettings(Settings):
     initialize: str | None = None
     batch: BatchSettings = BatchSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
-    label_smoothing: Share = 0.1
+    label_smoothing: Fraction = 0.1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     # off: no CUDA graph and no fused kernels, PyTorch's own operations only.
     compile: Literal["auto", "off"] = "auto"
@@ -317,10 +321,15 @@ class RunSettings(Settings):
 
 def read_config(path: str | Path, overrides: Iterable[str] = ()) -> RunSettings:
     """The run that a YAML file and `key=value` overrides describe."""
+    return check(RunSettings, with_overrides(read_run_values(path), overrides), str(path))
+
+
+def read_run_values(path: str | Path) -> dict[str, Any]:
+    """The values of a run file, as written."""
     values = read_mapping(path, "run file")
     if "tasks" in values:
-        raise UserError(f"{path}: this is an experiment file; say cbmi experiment {path}.")
-    return check(RunSettings, with_overrides(values, overrides), str(path))
+        raise UserError(f"{path}: this is an experiment file; use cbmi experiment {path}.")
+    return values
 
 
 def check(kind: type[T], values: Any, where: str) -> T:

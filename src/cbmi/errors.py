@@ -22,6 +22,17 @@ class MissingExtra(UserError):
         self.extra = extra
 
 
+class TrainingStopped(Exception):
+    """Training was asked to stop and has saved; the same call resumes it.
+
+    `signal_number` is the signal that asked (0: another rank received it).
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"training was stopped by signal {signal_number} and has saved")
+        self.signal_number = signal_number
+
+
 def import_extra(module: str, what: str, extra: str) -> ModuleType:
     """Import a module that only an extra installs; `what` needs it, e.g. "Evaluation"."""
     try:

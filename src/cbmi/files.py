@@ -56,7 +56,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A path to write to. It becomes `path` if the block succeeds and vanishes if it fails."""
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = _temporary(path)
     with disk_errors(path):
         temporary.unlink(missing_ok=True)  # left by a killed process
         try:
@@ -71,7 +71,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """An empty folder to fill. It becomes `path` if the block succeeds and vanishes if it fails."""
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = _temporary(path)
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     with disk_errors(path):
         temporary.mkdir(parents=True)
@@ -79,6 +79,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.rglob("*"):
                 sync(file)
+            sync(temporary)  # its list of names
             if path.exists():
                 remove_folder(path)
             os.replace(temporary, path)
@@ -87,9 +88,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _temporary(path: Path) -> Path:
+    """Where the content of `path` is written until it is complete."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def _trash(path: Path) -> Path:
+    """Where the folder `path` goes to be removed."""
+    return path.with_name(f".{path.name}.removed")
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder. An interruption never leaves a part of it under its own name."""
-    trash = path.with_name(f".{path.name}.removed")
+    trash = _trash(path)
     shutil.rmtree(trash, ignore_errors=True)
     os.replace(path, trash)
     shutil.rmtree(trash)
@@ -97,14 +108,47 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only folder and the like into a `UserError`."""
+    """Turn a full disk, a read-only folder and the like into a `UserError`.
+
+    The error is of `path`, which the block writes, or of another file that it could not read.
+    """
     try:
         yield
     except BrokenPipeError:
         # Whoever reads standard output has gone. That is not an error of the disk.
         raise
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}.") from error
+        other = _file_read(path, error)
+        if other is not None:
+            raise UserError(f"{other}: cannot be read: {error.strerror or error}.") from error
+        raise _cannot_be_written(path, error) from error
+
+
+def _cannot_be_written(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written: {error.strerror or error}.")
+
+
+def _file_read(path: Path, error: OSError) -> str | None:
+    """The file that an error names if a block that writes `path` can only have read it.
+
+    An error of linking or renaming names two files; `filename2` is the one to be made.
+    """
+    names = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
+    if not names or any(_is_written(Path(name), path) for name in names):
+        return None
+    return names[0]
+
+
+def _is_written(file: Path, path: Path) -> bool:
+    """Whether whoever writes `path` may write `file`, or make it on the way."""
+    file = file.absolute()
+    path = path.absolute()
+    beside = file.parent == path.parent
+    # The folders above are made, too, where they are missing.
+    above = file in path.parents
+    own_folders = (path, _temporary(path), _trash(path))
+    below = any(folder in file.parents for folder in own_folders)
+    return beside or above or below
 
 
 def check_writable(folder: Path) -> None:
@@ -112,8 +156,10 @@ def check_writable(folder: Path) -> None:
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
-    with disk_errors(folder):
+    try:
         tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        raise _cannot_be_written(folder, error) from error
 
 
 def try_lock(path: Path) -> int | None:

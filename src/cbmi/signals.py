@@ -10,20 +10,21 @@ from typing import Any
 
 
 @contextmanager
-def stop_signals(ask: Callable[[int, Any], None]) -> Iterator[None]:
-    """While the block runs, SIGTERM and Ctrl-C call `ask` with the signal's number and the frame.
+def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """While the block runs, SIGTERM and Ctrl-C call `handler` with the signal's number and frame.
 
-    Afterwards the previous handlers are back. Python allows handlers in the main thread only. In
-    any other thread the block runs without them.
+    Afterwards the previous handlers are restored. Python allows handlers in the main thread only.
+    In any other thread the block runs without them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {}
+    previous: dict[signal.Signals, Any] = {}
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
-            previous[number] = signal.signal(number, ask)
+            previous[number] = signal.signal(number, handler)
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            # None stands for a handler that was not installed from Python, and cannot be from here.
+            signal.signal(number, signal.SIG_DFL if before is None else before)

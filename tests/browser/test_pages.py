@@ -251,3 +251,34 @@ def test_ratings_do_not_overtake_each_other_and_nothing_is_done_too_early(page, 
                 page.evaluate("document.activeElement.closest('fieldset').dataset.criterion")
                 == criterion
             )
+
+
+@pytest.mark.timeout(120)
+def test_a_refused_rating_is_not_sent_again_and_a_failed_one_is(page, tmp_path):
+    (tmp_path / "source").write_text("one\ntwo\n")
+    systems = [("one", str(tmp_path / "source"))]
+    study = create_study(tmp_path / "study", str(tmp_path / "source"), None, systems, 2, 1, 1)
+    with server("humaneval", "serve", tmp_path / "study") as (_, links):
+        statuses = [422, 503]
+        sent = []
+
+        def refuse(route):
+            sent.append(route.request.post_data_json["criterion"])
+            if statuses:
+                route.fulfill(status=statuses.pop(0), json={"error": "There is no such item."})
+            else:
+                route.continue_()
+
+        page.route("**/ratings", refuse)
+        page.goto(links[0])
+        page.wait_for_selector("#translation:not(:empty)")
+        page.click("[data-criterion=adequacy] [data-value='4']")
+        page.wait_for_selector("#saved.error:text-is('Not saved: There is no such item.')")
+        assert page.locator("[aria-checked=true]").count() == 0
+        page.wait_for_timeout(2500)
+        assert sent == ["adequacy"]
+        page.click("[data-criterion=fluency] [data-value='5']")
+        page.wait_for_selector("#saved.error:text-is('Not saved yet, trying again …')")
+        page.wait_for_selector("#saved:text-is('Saved')")
+        assert sent == ["adequacy", "fluency", "fluency"]
+    assert study.items("annotator-1")[0].ratings == {"fluency": 5}

@@ -95,7 +95,7 @@ def test_selecting_many_sentences_keeps_their_order(tmp_path):
     assert (lengths == side.lengths[chosen]).all()
 
 
-def test_odd_lines_do_not_break_alignment(tmp_path):
+def test_odd_lines_do_not_break_alignment(tmp_path, capsys):
     source = [
         "\ufeffone",
         "two\0two",
@@ -123,6 +123,8 @@ def test_odd_lines_do_not_break_alignment(tmp_path):
     corpus = open_corpus(tmp_path / "run", "train")
     assert corpus.meta.left_out == {"empty": 2, "too_long": 1, "copies": 0}
     assert corpus.meta.repaired_lines == 2
+    said = capsys.readouterr().err
+    assert "left out: 2 with an empty side, 1 over 256 pieces; repaired: 2 lines (byte-" in said
     assert corpus.lines.tolist() == [0, 1, 2, 6, 7, *range(8, 28)]
 
 
@@ -200,14 +202,16 @@ def test_nothing_usable_is_refused(tmp_path):
 def test_impossible_vocabularies_are_refused(tmp_path):
     write_task(tmp_path, train=20)
     with pytest.raises(
-        UserError, match=r"vocabulary\.size: 9000 is larger than this corpus allows; take at most"
+        UserError, match=r"vocabulary\.size: 9000 is larger than this corpus allows; use at most"
     ):
         prepare_corpora(data(tmp_path, vocabulary={"size": 9000}), tmp_path / "run")
     # A thousand different letters, 50 on a line.
     letters = []
     for first in range(0x4E00, 0x4E00 + 1000, 50):
         letters.append("".join(chr(code) for code in range(first, first + 50)))
-    with pytest.raises(UserError, match="too small for the letters of this corpus; take at least"):
+    with pytest.raises(
+        UserError, match="too small for the characters of this corpus; use at least"
+    ):
         learn(letters, 300)
 
 
@@ -246,6 +250,18 @@ def test_damaged_ids_are_recognised(tmp_path):
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(UserError, match="prepared data are damaged"):
         open_corpus(tmp_path / "run", "train")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_another_number_of_digests_is_recognised(tmp_path, count):
+    write_task(tmp_path, train=20)
+    prepare_corpora(data(tmp_path), tmp_path / "run")
+    path = tmp_path / "run" / "data" / "train" / "meta.json"
+    meta = json.loads(path.read_text())
+    meta["sha256"] = (meta["sha256"] * 2)[:count]
+    path.write_text(json.dumps(meta))
+    with pytest.raises(UserError, match=r"meta\.json: the prepared data are damaged"):
+        prepare_corpora(data(tmp_path), tmp_path / "run")
 
 
 MEMORY = """

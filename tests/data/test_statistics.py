@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
@@ -86,9 +88,9 @@ def test_bmi_equals_the_dictionaries(tmp_path_factory, way, pairs):
         patch.setattr(module, "ROWS", 4)
         patch.setattr(module, "TABLE", 3 * SIZES[0])
         if way == "frequent":
-            patch.setattr(module, "WORTH_A_COLUMN", 0.0)
+            patch.setattr(module, "FREQUENT_SHARE", 0.0)
         elif way == "rare":
-            patch.setattr(module, "WORTH_A_COLUMN", math.inf)
+            patch.setattr(module, "FREQUENT_SHARE", math.inf)
         assert by_products(corpus) == pytest.approx(by_dictionaries(pairs), abs=1e-6)
 
 
@@ -145,11 +147,16 @@ def test_lines_that_preparation_left_out_are_passed_over(tmp_path):
 
 def test_a_changed_file_is_refused(tmp_path):
     assert weights(tmp_path, "1\n1\n1\n", "pair")[0] == 1
-    with pytest.raises(UserError, match="has changed since this run first read it"):
+    with pytest.raises(UserError, match="has changed since this run first read it") as caught:
         weights(tmp_path, "2\n1\n1\n", "pair")
-    for old in (tmp_path / "train" / "statistics").glob("weights-*"):
-        old.unlink()
+    advice = re.search(r"or delete (\S+) to continue", str(caught.value))
+    subprocess.run(f"rm {advice.group(1)}", shell=True, check=True)
     assert weights(tmp_path, "2\n1\n1\n", "pair")[0] == 2
+
+
+def test_repaired_lines_of_weights_are_reported(tmp_path, capsys):
+    assert weights(tmp_path, "\ufeff0.5\n1\n2\0\n", "pair").tolist()[0] == 0.5
+    assert "2 lines were repaired (byte-order mark, NUL)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -162,13 +169,13 @@ def test_a_changed_file_is_refused(tmp_path):
             "pair",
             "line 2: a weight is a finite number, 0 or above, in single precision",
         ),
-        ("1 1 1\n1\n1 1 1 1\n", "token", "line 3 has 4 numbers for 3 target pieces"),
-        ("1\n1\n1\n", "token", "for one number per pair, say per: pair"),
-        ("1 1 1\n1\n1 1\n", "pair", "line 1 has 3 numbers, but per: pair wants one"),
-        ("1\nfew\n1\n", "pair", "line 2 has something that is not a number"),
+        ("1 1 1\n1\n1 1 1 1\n", "token", "line 3: 4 numbers for 3 target pieces"),
+        ("1\n1\n1\n", "token", "for one number per pair, set per: pair"),
+        ("1 1 1\n1\n1 1\n", "pair", "line 1: 3 numbers, but per: pair needs one"),
+        ("1\nfew\n1\n", "pair", "line 2: something is not a number"),
         ("1\n-1\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
         ("1\nnan\n1\n", "pair", "line 2: a weight is a finite number, 0 or above"),
-        ("1\n\n1\n", "pair", "line 2 has 0 numbers, but per: pair wants one"),
+        ("1\n\n1\n", "pair", "line 2: 0 numbers, but per: pair needs one"),
     ],
 )
 def test_bad_files_of_weights(tmp_path, text, per, expected):
@@ -176,4 +183,5 @@ def test_bad_files_of_weights(tmp_path, text, per, expected):
         weights(tmp_path, text, per)
     assert expected in str(caught.value)
     assert "weights.txt" in str(caught.value)
+    assert "weights.txt: line" not in str(caught.value)
     assert not any((tmp_path / "train" / "statistics").iterdir())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from cbmi.data.text import count_lines, read_lines, read_pairs
+from cbmi.data.text import count_lines, open_bytes, read_lines, read_pairs
 from cbmi.errors import UserError
 
 
@@ -61,10 +61,21 @@ def test_only_line_feeds_end_lines(tmp_path):
 
 def test_marks_and_nuls_are_repaired_and_counted(tmp_path):
     path = tmp_path / "text"
-    path.write_bytes(b"\xef\xbb\xbffirst\nse\0cond\nthird \xef\xbb\xbf\n")
+    path.write_bytes(b"\xef\xbb\xbffirst\nse\0cond\nthird \xef\xbb\xbf\n\xef\xbb\xbffour\0th\n")
     counts = Counter()
-    assert lines(path, counts) == ["first", "se cond", "third \ufeff"]
-    assert counts["repaired"] == 2
+    # Only at the start of the file is it a mark.
+    assert lines(path, counts) == ["first", "se cond", "third \ufeff", "\ufefffour th"]
+    assert counts["repaired"] == 3
+
+
+def test_a_zst_file_is_closed_with_its_reader(tmp_path):
+    path = tmp_path / "text.zst"
+    path.write_bytes(zstandard.compress(b"one\n"))
+    with open_bytes(str(path)) as file:
+        compressed = file.raw.compressed
+        assert file.read() == b"one\n"
+        assert not compressed.closed
+    assert compressed.closed
 
 
 def test_a_line_of_a_megabyte(tmp_path):

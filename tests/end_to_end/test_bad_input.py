@@ -216,7 +216,9 @@ def test_too_little_memory_is_said_in_a_sentence(task, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr("cbmi.training.trainer.Trainer.train", fail)
-    assert "not enough memory on cpu: halve batch.tokens" in refused("train", write_run(task))
+    assert "not enough memory on cpu: set memory.recompute_layers=true" in refused(
+        "train", write_run(task)
+    )
 
 
 def test_a_missing_extra_is_noticed_before_training(task, monkeypatch):

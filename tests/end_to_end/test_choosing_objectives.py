@@ -47,7 +47,7 @@ REFUSED = [
     (
         {"name": "fusion-postnorm"},
         "joint",
-        "needs a frozen language model: say language_model: frozen",
+        "needs a frozen language model: set language_model: frozen",
     ),
     (
         {"name": "prior-tm", "interval": [0.0, 8.0]},
@@ -111,7 +111,7 @@ def test_a_bad_file_of_weights_can_be_mended(tmp_path):
         }
     ]
     path = write_run(tmp_path, stages=stages)
-    assert "line 1 has 1 numbers" in refused("train", path)
+    assert "line 1: 1 numbers" in refused("train", path)
     message = refused("train", path, "stages.w.objective.per=pair")
     assert "has 19 lines, but the training text has 20" in message
     (tmp_path / "weights.txt").write_text("1\n" * 20)
@@ -189,7 +189,7 @@ BROKEN = {
     ),
     "Needy": (
         "def needs(self): return frozenset({'lmm'})",
-        "'broken:Needy' needs 'lmm', which nobody provides",
+        "'broken:Needy' needs 'lmm', which training does not provide",
     ),
     "Sampler": (
         "def needs(self): return frozenset({'samples'})",

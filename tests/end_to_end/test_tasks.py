@@ -198,7 +198,7 @@ def test_evaluate(copied, tmp_path):
     assert "multi-bleu|" in table
     as_json = cbmi("evaluate", "--reference", reference, other, "--json", "--bootstrap", "0")
     assert json.loads(as_json.stdout)["systems"][0]["metrics"]["BLEU"]["score"] < 50
-    assert "only concern multi-BLEU" in refused(
+    assert "apply to multi-BLEU only" in refused(
         "evaluate", "--reference", reference, other, "--split-compounds"
     )
 

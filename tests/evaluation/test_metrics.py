@@ -6,13 +6,20 @@ import json
 import os
 import random
 import sys
+import threading
 from typing import Any
 
 import pytest
 from tasks import cbmi
 
 from cbmi.errors import UserError
-from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf, evaluate
+from cbmi.evaluation.metrics import (
+    _sacrebleu_seed,
+    bleu_tokenizer,
+    corpus_bleu,
+    corpus_chrf,
+    evaluate,
+)
 from cbmi.evaluation.text_table import render
 
 RESAMPLES = 40
@@ -112,6 +119,27 @@ def test_environment_is_left_as_found(data, monkeypatch):
     assert "SACREBLEU_SEED" not in os.environ
 
 
+def test_seeds_of_two_threads_do_not_mix(monkeypatch):
+    """The second thread waits: else it would restore what the first one has set."""
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    entered = threading.Event()
+    seen = []
+
+    def second() -> None:
+        with _sacrebleu_seed(2):
+            entered.set()
+            seen.append(os.environ["SACREBLEU_SEED"])
+
+    thread = threading.Thread(target=second)
+    with _sacrebleu_seed(1):
+        thread.start()
+        assert not entered.wait(0.2)
+        assert os.environ["SACREBLEU_SEED"] == "1"
+    thread.join()
+    assert seen == ["2"]
+    assert "SACREBLEU_SEED" not in os.environ
+
+
 def test_without_bootstrap(data):
     plain = evaluate(*data, bootstrap=0)
     for system in plain.systems:
@@ -157,6 +185,7 @@ def test_table(data, report):
     assert f"{report.systems[1].metrics['BLEU'].difference:+.2f}" in better
     assert report.systems[1].metrics["BLEU"].p_value == pytest.approx(1 / (RESAMPLES + 1))
     assert "0.024* " in better
+    assert "lower is better for TER" in table
     assert all(signature in table for signature in report.signatures.values())
 
 
@@ -174,7 +203,7 @@ def test_unequal_counts_name_the_system(data):
         (["x"], {"a": ["x"]}, {"bootstrap": 1}, "bootstrap is 1"),
         (["x"], {"a": ["x"]}, {"bootstrap": -5}, "bootstrap is -5"),
         (["x"], {"a": ["x"]}, {"seed": 0}, "seed is 0"),
-        (["x"], {"a": ["x"]}, {"tokenize": "de"}, "--multi-bleu as well"),
+        (["x"], {"a": ["x"]}, {"tokenize": "de"}, "turn on multi_bleu as well"),
     ],
 )
 def test_errors(references, systems, settings, message):

@@ -89,7 +89,7 @@ BAD = {
         "report.sets: tasks.demo has no test set 'tset'",
     ),
     "a metric that is not": ({"report": {"metric": "meteor"}}, "report.metric: "),
-    "no system": ({"systems": {}, "analyses": []}, "systems: there is none"),
+    "no system": ({"systems": {}, "analyses": []}, "give at least one system or analysis"),
     "a seed twice": ({"seeds": [1, 1]}, "seeds: the same seed is given twice"),
     "a label twice": (
         {"tasks": {"a": {"run": "x", "label": "L"}, "b": {"run": "y", "label": "L"}}},
@@ -158,10 +158,10 @@ def test_more_bad_input(whole, task, experiment_file, systems):
     path.write_text(path.read_text() + "systems: {}\n")
     assert "duplicate key 'systems'" in refused("experiment", path)
     experiment_file()
-    assert "this is an experiment file; say cbmi experiment" in refused("train", path)
+    assert "this is an experiment file; use cbmi experiment" in refused("train", path)
     assert "this is a run file" in refused("experiment", task / "run.yaml")
     assert "--shard: '2/2' should be I/N" in refused("experiment", path, "--shard", "2/2")
-    assert "device: 'gpu' is none of" in refused("experiment", path, "--devices", "cpu,gpu")
+    assert "device: 'gpu' is not one of" in refused("experiment", path, "--devices", "cpu,gpu")
     assert "no job is done yet" in refused("experiment", experiment_file(), "--report")
     tasks = {"demo": {"run": str(task / "run.yaml"), "settings": ["data.vocabulary.size=700"]}}
     path = experiment_file(tasks=tasks, output=str(whole), seeds=[5])
@@ -177,7 +177,7 @@ def test_more_bad_input(whole, task, experiment_file, systems):
 def test_tasks_that_cannot_be_reported(task, experiment_file):
     run_file = str(task / "run.yaml")
     cases = {
-        "seed=7": "'seed=7' is the experiment's own to say",
+        "seed=7": "'seed=7' cannot be set here; use seeds, output or --devices",
         "stages=5": "stages: ",
         "stages=[{name: a, steps: 2}]": "has one stage",
         "data.test={}": "there is no data.test to report on",
@@ -197,7 +197,10 @@ def test_tasks_that_cannot_be_reported(task, experiment_file):
     assert expected in refused("experiment", experiment_file(tasks=wrong))
     for language, expected in {
         "zh": "tasks.demo.metric: multi-bleu counts words between spaces",
-        "tr": "tasks.demo.metric: multi-bleu: Moses knows no language 'tr'",
+        "tr": (
+            "tasks.demo.metric: multi-bleu: "
+            "the Moses tokenizer does not support the language 'tr'; it supports"
+        ),
     }.items():
         settings = [f"data.target={language}"]
         wrong = {"demo": {"run": run_file, "metric": "multi-bleu", "settings": settings}}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from tasks import cbmi
 
 from cbmi.evaluation.metrics import evaluate
+from cbmi.experiments import measure
+from cbmi.experiments.plan import Plan
+from cbmi.experiments.settings import read_experiment
+from cbmi.progress import Bar
 
 
 def test_means_and_marks_are_numpys_and_sacrebleus(whole, task, systems):
@@ -37,7 +42,8 @@ def test_means_and_marks_are_numpys_and_sacrebleus(whole, task, systems):
     for name, values in scores.items():
         expected = f"{np.mean(values):.2f} ± {np.std(values):.2f}"
         if name != "ce":
-            expected += f" ({np.mean(values) - np.mean(scores['ce']):+.2f})"
+            difference = f"{np.mean(values) - np.mean(scores['ce']):+.2f}"
+            expected += f" ({difference.replace('-', '−')})"
             differences = np.subtract(values, scores["ce"])
             beginning = f"| {systems[name]['label']} | Transformer |"
             row = next(line for line in lines if line.startswith(beginning))
@@ -55,6 +61,22 @@ def test_test_sets_may_go_again(own, experiment_file):
     result = cbmi("experiment", experiment_file(output=str(own)), "--report")
     assert result.returncode == 0, result.stderr.decode()
     assert "more" not in (own / "report" / "report.md").read_text()
+
+
+def test_the_bar_counts_translations(own, experiment_file, systems, monkeypatch):
+    """Systems with the same settings share a job, whose translations are read once."""
+    bars = []
+
+    @contextmanager
+    def quiet_bar(*arguments):
+        bars.append(Bar(*arguments))
+        yield bars[-1]
+
+    monkeypatch.setattr(measure, "bar", quiet_bar)
+    shared = {"ce": systems["ce"], "same": {"objective": "ce"}, "freq": systems["freq"]}
+    plan = Plan(read_experiment(experiment_file(output=str(own), systems=shared), []))
+    measure.measure(plan, measure.results_by_system(plan))
+    assert [(bar.done, bar.total) for bar in bars] == [(4, 4)]  # two jobs, two seeds, one test set
 
 
 def test_dollars_validation_and_ter(own, experiment_file, systems):
@@ -86,7 +108,7 @@ def test_costs_stand_beside_the_baselines(own, experiment_file):
     path = experiment_file(output=str(own), report={"metric": "chrf", "costs": True})
     assert cbmi("experiment", path, "--report").returncode == 0
     text = (own / "report" / "report.md").read_text()
-    rows = {}  # by system: preparation, parameters, training, tokens/s, time a token
+    rows = {}  # by system: preparation, parameters, training, tokens/s, time per token
     for line in text.split("| task | system | preparation")[1].splitlines()[2:]:
         cells = line.split(" | ")
         if len(cells) > 6:

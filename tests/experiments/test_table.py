@@ -17,7 +17,6 @@ from cbmi.experiments.table import (
     results_latex,
     results_markdown,
     results_table,
-    signed,
 )
 
 RECIPES = ROOT / "recipes" / "experiments"
@@ -28,13 +27,13 @@ RECIPES = ROOT / "recipes" / "experiments"
 PAPER = r"""
 \textbf{Model} & \textbf{WMT14 En$\rightarrow$De, multi-BLEU} & \textbf{WMT19 Zh$\rightarrow$En, BLEU} \\
 Transformer$_{base}$ & 28.10 & 25.36 \\
-\quad + Freq-Exponential & 28.43 (+0.33) & 24.99 (-0.37) \\
+\quad + Freq-Exponential & 28.43 (+0.33) & 24.99 ($-$0.37) \\
 \quad + Freq-Chi-Square & 28.47 (+0.37) & 25.43 (+0.07) \\
 \quad + BMI-adaptive & 28.56 (+0.45) & 25.77 (+0.41) \\
 \quad + Focal Loss & 28.43 (+0.33) & 25.37 (+0.01) \\
 \quad + Anti-Focal Loss & 28.65 (+0.55) & 25.50 (+0.14) \\
 \quad + Self-Paced Learning & 28.69 (+0.59) & 25.75 (+0.39) \\
-\quad + Simple Fusion & 27.82 (-0.28) & 23.91 (-1.45) \\
+\quad + Simple Fusion & 27.82 ($-$0.28) & 23.91 ($-$1.45) \\
 \quad + LM Prior & 28.27 (+0.17) & 25.71 (+0.35) \\
 \quad + CBMI-adaptive (ours) & \textbf{29.01 (+0.91)$^{\ast\ast}$} & \textbf{26.21 (+0.85)$^{\ast\ast}$} \\
 Transformer$_{big}$ & 29.31 & 25.48 \\
@@ -130,6 +129,7 @@ def test_markdown_says_what_the_marks_mean(paper):
     row = r"| + CBMI-adaptive (ours) | **29.01 ± 0.08 (+0.91)**\*\* [published: 29.01 ± 0.08] |"
     assert row in text
     assert r"\* / \*\*: differs from BMI-adaptive with p \< 0.05" in text
+    assert "In parentheses: difference from Transformer. Bold: best." in text
 
 
 def test_a_report_needs_only_the_records(paper):
@@ -138,11 +138,40 @@ def test_a_report_needs_only_the_records(paper):
     assert files["report.md"].count("| Transformer (b") == 2
 
 
+def test_names_do_not_break_the_markdown(paper):
+    experiment, results, comparisons = paper
+    experiment = experiment.model_copy(update={"title": "a_b | *c*"})
+    odd = replace(results[0], job="a|b_c", scores={"new|s": {"bleu": 28.0}})
+    files = render_report(experiment, [odd, *results[1:]], comparisons, {"a_b": "x"}, {})
+    lines = files["report.md"].splitlines()
+    assert lines[0] == r"# a\_b \| \*c\*"
+    assert any(line.startswith(r"| a\|b\_c | new\|s: 28.00 |") for line in lines)
+    assert r"- a\_b: `x`" in lines
+
+
+def test_page_and_markdown_say_the_same_of_what_is_missing():
+    experiment = read_experiment(RECIPES / "stages.yaml", ["seeds=[1]"])
+    names = list(experiment.expanded())
+    results = results_of({name: {1: 20.0} for name in names})
+    sentence = f"Not done yet: 1 run (multi30k, seed 1: {names[-1]})."
+    files = render_report(experiment, results[:-1], [], {}, {})
+    assert sentence in files["report.md"]
+    assert f"{sentence} Run the same command again to resume." in files["report.html"]
+    several = "; ".join(f"multi30k, seed 1: {name}" for name in names[1:5])
+    files = render_report(experiment, results[:1], [], {}, {})
+    sentence = f"Not done yet: {len(names) - 1} runs ({several}; …)."
+    assert sentence in files["report.md"]
+    assert sentence in files["report.html"]
+    files = render_report(experiment, results, [], {}, {})
+    assert "Not done yet" not in files["report.md"]
+    assert 'class="missing"' not in files["report.html"]
+
+
 def test_fewer_are_better_for_ter():
     changes = ["report.metric=ter", 'report.sets=["*"]']
     experiment = read_experiment(RECIPES / "ablation.yaml", changes)
     results = results_of({"ce": {1: 50.0}, "token": {1: 48.0}}, metric="ter")
-    assert r"\textbf{48.00 (-2.00)}" in results_latex(results_table(experiment, results, []))
+    assert r"\textbf{48.00 ($-$2.00)}" in results_latex(results_table(experiment, results, []))
 
 
 def test_differences_are_over_the_seeds_that_both_have():
@@ -185,8 +214,14 @@ def test_lower_is_better_where_the_metric_says_so():
     assert not ahead(0.2, lower=True)
 
 
-def test_what_rounds_to_nothing_has_no_minus():
-    assert [signed(value) for value in (-0.004, 0.004, -0.006)] == ["+0.00", "+0.00", "-0.01"]
+def test_differences_have_a_sign_of_their_own():
+    """A true minus in text, mathematics in LaTeX; what rounds to nothing has no minus."""
+
+    def text(difference: float) -> str:
+        return ScoreCell({1: 50.0}, {1: "job"}, {1: difference}).text()
+
+    assert text(-0.004) == "50.00 (+0.00)"
+    assert text(-0.006) == "50.00 (−0.01)"
 
 
 def test_a_system_far_off_does_not_squeeze_the_others():

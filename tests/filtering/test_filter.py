@@ -77,7 +77,7 @@ def test_nothing_is_lost_and_scores_are_those_of_score(small_run, tmp_path, monk
     result = run_cbmi(*arguments(small_run, files, prefix), "--keep", "0.6")
     assert result.returncode == 0, result.stderr.decode()
     read = parts(prefix)
-    assert len(read["kept"]) == 44  # 60 % of those with text on both sides
+    assert len(read["kept"]) == 44  # 60% of those with text on both sides
     assert len(read["dropped"]) == 31
     scored = run_cbmi("score", small_run / "run", "--source", files[0], "--target", files[1])
     records = [json.loads(line) for line in scored.stdout.decode().splitlines()]
@@ -119,6 +119,8 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
         chunk.write_bytes(damaged)
         assert run_cbmi(*arguments(small_run, files, prefix)).returncode == 0
         assert chunk.read_bytes() == whole  # scored again
+    plan = json.loads((tmp_path / "x.scores" / "plan.json").read_text())
+    assert plan["columns"] == ["cbmi", "likelihood", "empty", "copies", "lengths", "texts"]
     monkeypatch.setattr(scoring.PairScorer, "sentence_scores", None)  # must not be needed
     result = run_cbmi(*arguments(small_run, files, prefix), "--min", "0")
     assert result.returncode == 0, result.stderr.decode()
@@ -171,7 +173,7 @@ def test_filtering_by_likelihood(small_run, tmp_path):
     assert "sentence CBMI" not in page
     assert "−" not in page.partition('<div id="samples">')[0]  # what is shown can be given to --min
     message = refused(*arguments(small_run, files, prefix), "--by", "length")
-    assert message == "cbmi: --by: 'length' should be cbmi or likelihood."
+    assert message == "cbmi: by: 'length' is not one of cbmi, likelihood."
 
 
 def test_duplicates_are_counted_and_dropped(small_run, tmp_path):
@@ -202,7 +204,7 @@ def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     assert "Dropped 21: 19 for their score, 2 with an empty side." in told
     page = (tmp_path / "x.html").read_text()
     assert "Dropped 21: 19 for their score, 2 with an empty side." in page
-    assert "All below is of the 38 pairs that no rule drops" in page
+    assert "Everything below covers the 38 pairs that no rule drops" in page
     assert samples(page, "Dropped with an empty side") == ("2 pairs", [4, 5])
     assert "Dropped as copies" not in page
     result = run_cbmi(*arguments(small_run, files, prefix), "--drop-copies")
@@ -293,7 +295,8 @@ def test_a_model_that_gives_no_numbers_is_refused(small_run, tmp_path, monkeypat
 
     monkeypatch.setattr(scoring.PairScorer, "sentence_scores", broken)
     message = refused(*arguments(small_run, files, tmp_path / "x"), "--keep", "0.5")
-    assert "gives no number for line 8 of" in message
+    assert "the score of line 8 of" in message
+    assert message.endswith("is NaN or infinite; the checkpoint is damaged.")
     assert not list(tmp_path.glob("x.kept*"))
 
 
@@ -338,7 +341,7 @@ def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, 
     command = arguments(small_run, files, tmp_path / "two")
     for share, expected in (
         ("0.9", "0000001.npy: cannot be written"),
-        ("2", "--keep: 2 should be a share"),
+        ("2", "cbmi: keep: 2 should be a share"),
     ):
         result = two_ranks("-m", "cbmi", *command, "--keep", share)
         said = [line for line in result.stderr.decode().splitlines() if line.startswith("cbmi: ")]
@@ -349,8 +352,10 @@ def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, 
 def test_bad_input_is_refused(small_run, tmp_path):
     _, files = write_pairs(tmp_path, 20)
     command = arguments(small_run, files, tmp_path / "x")
-    assert "either --keep SHARE or --min SCORE" in refused(*command, "--keep", "0.5", "--min", "1")
-    assert "--keep: 2 should be a share" in refused(*command, "--keep", "2")
+    assert "either keep (a share) or minimum (a score)" in refused(
+        *command, "--keep", "0.5", "--min", "1"
+    )
+    assert "cbmi: keep: 2 should be a share" in refused(*command, "--keep", "2")
     (tmp_path / "short").write_text("a\n")
     (tmp_path / "none").write_text("")
     (tmp_path / "bad").write_bytes(b"a\n" * 19 + b"\xff\n")
@@ -381,14 +386,25 @@ def test_the_corpus_is_not_written_over(small_run, tmp_path):
     mine = [files[0].rename(tmp_path / "x.kept.xx"), files[1].rename(tmp_path / "x.kept.yy")]
     before = [path.read_bytes() for path in mine]
     message = refused(*arguments(small_run, mine, tmp_path / "x"), "--keep", "0.5")
-    assert "x.kept.xx would be written over" in message
+    assert "x.kept.xx would be overwritten" in message
     assert before == [path.read_bytes() for path in mine]
 
 
 def test_a_corpus_that_changes_meanwhile_is_refused(small_run, tmp_path, monkeypatch):
+    opened = []
+
+    def remembered(*arguments, **settings):
+        opened.append(open(*arguments, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(filtering, "open", remembered, raising=False)
     _, files = write_pairs(tmp_path, 20)
     for read in ([("ba", "ba")] * 19, [("ba", "ba")] * 21):
         monkeypatch.setattr(filtering, "read_windows", lambda files, counts, read=read: [read])
         message = refused(*arguments(small_run, files, tmp_path / "x"), "--keep", "0.5")
         assert "this has changed while it was read" in message
         assert not list(tmp_path.glob("x.kept*"))
+    assert len(opened) == 2 * 7  # both sides and the scores, twice, and the reasons
+    assert all(stream.closed for stream in opened)
+    assert not list(tmp_path.glob("x.kept.*"))
+    assert not list(tmp_path.glob(".*.partial"))

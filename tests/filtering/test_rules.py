@@ -23,8 +23,8 @@ def table(scores, empty=None, copies=None, lengths=None, texts=None):
     features = PairFeatures(
         empty=nothing if empty is None else empty,
         copies=nothing if copies is None else np.asarray(copies, bool),
-        lengths=np.zeros(len(scores)) if lengths is None else np.asarray(lengths, float),
-        texts=np.arange(len(scores)) if texts is None else np.asarray(texts, float),
+        log_length_ratio=np.zeros(len(scores)) if lengths is None else np.asarray(lengths, float),
+        text_hash=np.arange(len(scores)) if texts is None else np.asarray(texts, float),
     )
     return PairTable(np.asarray(scores, float), features)
 
@@ -109,3 +109,21 @@ def test_numbers_as_they_were_given():
     verdicts = settings.verdicts(rows)
     said = outcome(settings, verdicts, settings.threshold(rows.scores, verdicts))
     assert "with a CBMI of at least 0.0005" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"by": "length"}, "by: 'length' is not one of cbmi, likelihood."),
+        ({"keep": 0.5, "minimum": 1}, "give either keep (a share) or minimum (a score), not both."),
+        (
+            {"by": "likelihood", "minimum": 0.5},
+            "minimum: 0.5 is above 0, but a log-likelihood never is; use a number such as -1.",
+        ),
+        ({"max_ratio": 1}, "max_ratio: 1 should be a number above 1, such as 2."),
+    ],
+)
+def test_messages_name_settings(settings, says):
+    with pytest.raises(UserError) as caught:
+        FilterSettings(**settings)
+    assert str(caught.value) == says

@@ -6,7 +6,13 @@ import io
 import pytest
 from tasks import cbmi, refused
 
-from cbmi.humaneval.report import PairedDifference, study_latex, study_markdown, study_summary
+from cbmi.humaneval.report import (
+    PairedDifference,
+    study_latex,
+    study_markdown,
+    study_summary,
+    write_study_report,
+)
 from cbmi.humaneval.study import CRITERIA, Rating
 
 
@@ -31,7 +37,10 @@ def test_the_report(study, rate_all):
     assert summary.agreement["fluency"].kappa == 1.0
     assert summary.annotators == {"annotator-1": study.size(), "annotator-2": study.size()}
     row = "| one | 3.00 [3.00, 3.00]* | 2.00 [2.00, 2.00]* | 2.50 [2.50, 2.50] |"
-    assert row in study_markdown(summary)
+    text = study_markdown(summary)
+    assert row in text
+    assert "| \\<b>&\\| | 5.00 [5.00, 5.00] (+2.00, p 0.002)* |" in text
+    assert "(+0.00, p 1.000)" in text
     assert r"$<$b$>$\&$|$ & 5.00$^{*}$ & 4.00$^{*}$ & 4.50 \\" in study_latex(summary)
 
 
@@ -56,8 +65,18 @@ def test_the_report_of_the_command(study, rate_all):
     page = (folder / "report" / "report.html").read_text()
     assert "&lt;b&gt;&amp;|" in page
     assert "kappa is above" not in page  # one annotator agrees with nobody
+    assert "</b>*" not in page
     assert "<b>&|" not in page
     ratings = (folder / "report" / "ratings.csv").read_text()
     rows = list(csv.DictReader(io.StringIO(ratings)))
     assert len(rows) == 3 * 10 * len(CRITERIA)
     assert {row["system"] for row in rows} == {"one", "same", "<b>&|"}
+
+
+def test_the_page_stars_what_annotators_agree_on(study, rate_all):
+    for annotator in study.annotators():
+        rate_all(study, annotator, lambda text, criterion: 1 + len(text) % 5)
+    write_study_report(study, study.path.parent / "report")
+    page = (study.path.parent / "report" / "report.html").read_text()
+    assert "* The average Cohen's kappa is above 0.6." in page
+    assert page.count("</b>*") == 3 * len(CRITERIA)  # the average has no kappa

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tasks import cbmi, refused
@@ -93,3 +94,17 @@ def test_any_text_survives_a_spreadsheet(tmp_path, rate_all):
     assert import_sheet(study, "annotator-1", sheet) == (10, 0)
     assert study.items("annotator-1") == before
     assert csv.field_size_limit() == limit < 200_000  # the caller's switch is as it was
+
+
+def test_sheets_read_at_once_leave_the_limit_of_the_csv_module(study, tmp_path):
+    item = study.items("annotator-1")[0].number
+    sheets = []
+    for number in range(8):
+        sheet = tmp_path / f"{number}.csv"
+        sheet.write_text(f"item,adequacy,fluency,note\n{item},1,2,{'x' * (150_000 + number)}\n")
+        sheets.append(sheet)
+    limit = csv.field_size_limit()
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda sheet: import_sheet(study, "annotator-1", sheet), sheets))
+    assert [result.read for result in results] == [2] * 8
+    assert csv.field_size_limit() == limit

@@ -71,6 +71,15 @@ def test_a_system_may_have_any_name(files, tmp_path):
     assert any(item.translation.startswith("one") for item in items)
 
 
+def test_repaired_lines_are_reported(files, tmp_path, capsys):
+    for name in ("source", "one"):
+        with open(files[name], "r+b") as file:
+            file.write(b"\0")
+    systems = [("one", files["one"])]
+    create_study(tmp_path / "odd", files["source"], None, systems, 4, 1, seed=1)
+    assert "2 lines" in capsys.readouterr().err
+
+
 def test_a_study_that_was_moved_away_is_missed(study):
     study.path.rename(study.path.with_name("elsewhere.db"))
     with pytest.raises(UserError, match=r"study\.db"):

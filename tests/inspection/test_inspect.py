@@ -1,6 +1,8 @@
 """`cbmi inspect`: the page of pairs, of two models, and the figures."""
 
 import re
+import shutil
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from tasks import cbmi, refused, write_run
 
 from cbmi.data.words import repeats, words
 from cbmi.inference.scoring import ScoredPair
-from cbmi.inspection.inspect import telling
+from cbmi.inspection.inspect import most_telling_pair
+from cbmi.inspection.sentence_figure import COLORS, DARK, MUTED
 
 
 def inspect(run, output, *more):
@@ -21,7 +24,7 @@ def inspect(run, output, *more):
 def test_the_page_of_a_file(small_run, tmp_path):
     result = inspect(small_run, tmp_path / "page.html", "--limit", "12")
     assert result.returncode == 0, result.stderr.decode()
-    assert "Shows the first 12 of 20 pairs" in result.stderr.decode()
+    assert "Showing the first 12 of 20 pairs" in result.stderr.decode()
     page = (tmp_path / "page.html").read_text()
     assert page.count("<article") == 12
     # p_NMT, p_LM, CBMI, token weight
@@ -50,6 +53,32 @@ def test_figures(small_run, tmp_path):
     again = inspect(small_run, tmp_path / "page.html", "--figures", figures, "--pair", "3")
     assert again.returncode == 0
     assert first == {path.name: path.read_bytes() for path in figures.iterdir()}  # the same twice
+
+
+def test_a_damaged_training_corpus_is_not_said_to_be_gone(small_run, tmp_path):
+    (tmp_path / "copy").mkdir()
+    run = shutil.copytree(small_run / "run", tmp_path / "copy" / "run")
+    arguments = ("inspect", run, "-o", tmp_path / "page.html", "--sentence", "ba", "ba")
+    figures = tmp_path / "figures"
+    meta = run / "data" / "train" / "meta.json"
+    meta.write_text("{")
+    assert "meta.json" in refused(*arguments, "--figures", figures)
+    shutil.rmtree(run / "data" / "train")
+    result = cbmi(*arguments, "--figures", figures)
+    assert result.returncode == 0, result.stderr.decode()
+    assert "the run's training corpus (RUN/data/train) is gone" in result.stderr.decode()
+    assert not (figures / "frequency.svg").exists()
+
+
+def test_the_figure_has_the_colours_of_the_page():
+    style = resources.files("cbmi.reporting").joinpath("base.css.jinja").read_text()
+    light = style.partition("@media")[0]
+    assert f"--muted: {MUTED};" in light
+    for level, color in COLORS.items():
+        name = "page" if level == "z" else level
+        assert f"--{name}: {color};" in light
+        if level in DARK:
+            assert f"--{level}-text: #ffffff;" in light
 
 
 def test_one_sentence_of_the_command_line(small_run, tmp_path):
@@ -125,8 +154,8 @@ def test_bad_input_is_refused(small_run, tmp_path):
             "-o",
             corpus[1],
         )
-        assert "mine.tgt would be written over" in refused(*arguments)
-    assert "mine.src would be written over" in refused(
+        assert "mine.tgt would be overwritten" in refused(*arguments)
+    assert "mine.src would be overwritten" in refused(
         "translate", small_run / "run", corpus[0], "-o", corpus[0]
     )
     assert [path.read_text() for path in corpus] == ["ba\n", "ba\n"]
@@ -157,9 +186,9 @@ def test_the_telling_sentence_has_a_word_twice(chosen):
     wrong = pair(["▁a", "▁b", "▁a"], [-9.0, 1.0, 3.0], -1.0)
     pairs = [plain, wrong]
     pairs.insert(chosen, twice)
-    assert telling(pairs) == chosen + 1
+    assert most_telling_pair(pairs) == chosen + 1
 
 
 def test_the_first_sentence_is_shown_if_none_is_telling():
     plain = pair(["▁a", "▁b"], [9.0, -9.0], 1.0)
-    assert telling([plain, plain]) == 1
+    assert most_telling_pair([plain, plain]) == 1

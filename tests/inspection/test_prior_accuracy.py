@@ -97,6 +97,10 @@ def test_json_and_back():
 def test_the_table_names_every_bin():
     found = binned_accuracy(np.array([-5.0, 1.0]), np.ones((3, 2), bool))
     lines = accuracy_table(found).splitlines()
+    assert lines[:2] == [
+        "    CBMI  tokens      lm      tm    cbmi",
+        "    ≤ -4       1  100.0%  100.0%  100.0%",
+    ]
     assert lines[1].split() == ["≤", "-4", "1", "100.0%", "100.0%", "100.0%"]
     assert lines[2].split() == ["-4", "to", "-2", "0", "–", "–", "–"]
     assert lines[-1].split() == ["all", "2", "100.0%", "100.0%", "100.0%"]

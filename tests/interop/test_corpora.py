@@ -67,7 +67,7 @@ def test_what_is_not_right_is_not_kept(server, tmp_path):
     for side in ("en", "de"):
         (server / f"val.{side}.gz").write_bytes(gzip.compress(b"a\nb\n"))
     message = refused("corpus", "get", "multi30k", "-o", folder)
-    assert "valid.en.gz and valid.de.gz: there are 2 pairs, not 3" in message
+    assert "valid.en.gz and valid.de.gz: expected 3 pairs but found 2" in message
     assert sorted(p.name for p in folder.iterdir()) == ["train.de.gz", "train.en.gz"]
     (server / "val.en.gz").unlink()
     assert "val.en.gz: the server says 404" in refused("corpus", "get", "multi30k", "-o", folder)
@@ -79,7 +79,7 @@ def test_without_a_network_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(corpora.CORPORA, "multi30k", corpora.NamedCorpus("", (part,)))
     message = refused("corpus", "get", "multi30k", "-o", tmp_path / "data")
     assert "http://127.0.0.1:9/x cannot be reached" in message
-    assert "this needs a network" in message
+    assert "a network connection is required" in message
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_terms_compile_in_one_piece_and_give_the_same(monkeypatch, settings):
     grads = random(3, 70)
     torch.compiler.reset()
     compiled = torch.compile(chunk_values, backend="eager", fullgraph=True, dynamic=False)
-    monkeypatch.setattr(distribution, "_compiled_values", lambda: compiled)
+    monkeypatch.setattr(distribution, "_compiled_values", lambda owner: compiled)
     monkeypatch.setattr(distribution, "COMPILED_ELEMENTS", 300 * 64)
     results = []
     for fused in (False, True):

@@ -26,7 +26,7 @@ def test_layout():
     assert packed.layout.sentence.tolist() == [0, 0, 0, 1, 2, 2]
     assert packed.layout.position.tolist() == [0, 1, 2, 0, 0, 1]
     assert packed.layout.starts.tolist() == [0, 3, 4, 6]
-    assert packed.layout.place.tolist() == [0, 1, 2, 3, 6, 7]
+    assert packed.layout.grid_index.tolist() == [0, 1, 2, 3, 6, 7]
     ids = packed.ids.tolist()
     assert shift_right(packed, 1).ids.tolist() == [1, ids[0], ids[1], 1, 1, ids[4]]
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cbmi.model.distribution import States
 from cbmi.objectives import Objective, TokenScores
-from cbmi.objectives.loss import head_for, token_losses
+from cbmi.objectives.heads import head_for
+from cbmi.objectives.loss import token_losses
 
 LENGTHS = (5, 1, 8, 3, 12, 2)
 SMOOTHING = 0.1
@@ -27,7 +28,7 @@ class Batch:
     lm: States
     teacher: States
     gold: Tensor
-    place: Tensor
+    corpus_index: Tensor
     sentence: Tensor
     mask: Tensor
     samples: Tensor
@@ -38,7 +39,8 @@ class Batch:
     def rows(self, chosen: Tensor, lengths: tuple[int, ...]) -> Batch:
         """Some of its tokens, in another order; `lengths` of the sentences that they make up."""
         tokens = {
-            name: getattr(self, name)[chosen] for name in ("gold", "place", "mask", "bmi", "given")
+            name: getattr(self, name)[chosen]
+            for name in ("gold", "corpus_index", "mask", "bmi", "given")
         }
         states = {
             name: States(getattr(self, name).hidden[chosen], getattr(self, name).weight)
@@ -61,7 +63,7 @@ class Batch:
 
     def scores(self, nmt: Tensor, mean: Tensor, ranks=None) -> TokenScores:
         lm = self.lm.log_probabilities(self.gold, chunk=4)
-        names = ("mask", "sentence", "gold", "place", "samples", "frequency", "bmi", "given")
+        names = ("mask", "sentence", "gold", "corpus_index", "samples", "frequency", "bmi", "given")
         fields = {name: getattr(self, name) for name in names}
         longest = max(self.lengths)
         more = {"ranks": ranks} if ranks else {}
@@ -114,7 +116,7 @@ def batch(
         ),  # sure enough to need its floor
         teacher=States(normal(tokens, width), normal(vocabulary, width)),
         gold=gold,
-        place=torch.arange(tokens) + 1000,
+        corpus_index=torch.arange(tokens) + 1000,
         sentence=torch.repeat_interleave(lengths_tensor),
         mask=torch.ones(tokens, dtype=torch.bool),
         samples=-normal(5, tokens).exp(),

@@ -118,7 +118,7 @@ def packed_scores(lengths):
     real = torch.ones(len(sentence), dtype=torch.bool)
     places = torch.arange(len(sentence))
     values = (nmt[mask], nmt[mask], lm[mask], real, sentence, len(lengths), max(lengths))
-    return TokenScores(*values, gold=places % 7 + 4, place=places)
+    return TokenScores(*values, gold=places % 7 + 4, corpus_index=places)
 
 
 def test_packed_and_padded_layouts_agree():
@@ -146,7 +146,7 @@ def test_two_ranks_with_half_the_sentences_each_give_the_weights_of_one(std):
     def half(number, ranks):
         mine = (whole.sentence >= 3) == bool(number)
         fields = [getattr(whole, name)[mine] for name in ("nmt", "mean", "lm", "mask")]
-        ids = {"gold": whole.gold[mine], "place": whole.place[mine]}
+        ids = {"gold": whole.gold[mine], "corpus_index": whole.corpus_index[mine]}
         return settings.weights(
             TokenScores(*fields, whole.sentence[mine] - 3 * number, 3, 8, **ids, ranks=ranks)
         )

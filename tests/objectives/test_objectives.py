@@ -17,7 +17,7 @@ from cbmi.errors import UserError
 from cbmi.model.distribution import Distributions, States
 from cbmi.model.head import CHUNK_ELEMENTS
 from cbmi.objectives import TABLE, build
-from cbmi.objectives.loss import head_for
+from cbmi.objectives.heads import head_for
 
 FILE = {"file": "weights.txt"}
 CASES = [
@@ -132,7 +132,7 @@ def test_shuffled_weights_are_the_same_multiset(name):
 def test_shuffling_deals_every_weight_in_a_large_corpus():
     """Places beyond what float32 tells apart."""
     case = batch()
-    far = replace(case, place=case.place + 10**9)
+    far = replace(case, corpus_index=case.corpus_index + 10**9)
     for name in ("cbmi", "freq-exp"):
         plain, shuffled = (far.losses(objective(name, shuffled=flag))[1] for flag in (False, True))
         assert torch.allclose(plain.sort().values, shuffled.sort().values)

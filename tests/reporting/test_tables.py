@@ -1,4 +1,4 @@
-"""Tables as Markdown and CSV, and the names of bins."""
+"""Tables as text, Markdown and CSV, signed numbers and the names of bins."""
 
 import csv
 import io
@@ -13,6 +13,8 @@ from cbmi.reporting.tables import (
     csv_text,
     escape_markdown,
     markdown_table,
+    signed,
+    text_table,
 )
 
 
@@ -65,3 +67,24 @@ def test_csv_of_records_has_the_columns_of_all():
 def test_names_of_bins(low, high, long, compact):
     assert bin_label(low, high) == long
     assert bin_label(low, high, compact=True) == compact
+
+
+def test_a_text_table():
+    rows = [["name", "n", "note"], ["a", "1,000", ""], ["long name", "2", "seen"]]
+    assert text_table(rows, "lrl") == [
+        "name           n  note",
+        "a          1,000",
+        "long name      2  seen",
+    ]
+    assert text_table([], "lr") == []
+
+
+def test_every_row_of_a_text_table_has_all_columns():
+    with pytest.raises(ValueError, match="table of 2 columns"):
+        text_table([["a", "b"], ["c"]], "lr")
+
+
+def test_signed_numbers():
+    values = (0.123, -0.314, 0.004, -0.004, 0.0, -0.0)
+    assert [signed(value) for value in values] == ["+0.12", "−0.31"] + ["+0.00"] * 4
+    assert [signed(value, 1) for value in (-0.04, -0.06, 12.34)] == ["+0.0", "−0.1", "+12.3"]

@@ -26,7 +26,7 @@ def server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen, list[str]
     try:
         said = []
         addresses = []
-        while not (said and "Ctrl-C ends" in said[-1]):
+        while not (said and "press Ctrl-C to stop" in said[-1]):
             line = process.stdout.readline()
             assert line, "".join(said)
             said.append(line)

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -84,6 +85,19 @@ def test_bad_ratings_are_not_kept(running, study, body, status):
     _, base, paths = running
     assert ask(base, paths[0] + "ratings", body)[0] == status
     assert study.table() == []
+
+
+def test_a_file_that_cannot_be_written_is_not_the_fault_of_the_rating(running, study):
+    _, base, paths = running
+    rating = {"item": 1, "criterion": "adequacy", "value": 3}
+    with sqlite3.connect(study.path) as db:
+        db.execute("ALTER TABLE ratings RENAME TO elsewhere")
+    status, answer = ask(base, paths[0] + "ratings", rating)
+    assert status == 503  # the page tries again
+    assert "study.db" in answer["error"]
+    with sqlite3.connect(study.path) as db:
+        db.execute("ALTER TABLE elsewhere RENAME TO ratings")
+    assert ask(base, paths[0] + "ratings", rating)[0] == 200
 
 
 def test_an_acknowledged_rating_survives_kill(running, study):

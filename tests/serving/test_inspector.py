@@ -14,8 +14,10 @@ import pytest
 from servers import ask, server
 from tasks import cbmi, refused
 
+from cbmi.errors import UserError
 from cbmi.serving.api import openapi
 from cbmi.serving.batching import Batcher, Busy
+from cbmi.serving.web import listen
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +173,22 @@ def test_the_pages_stand_alone(address):
     for way in openapi()["paths"].values():
         for method in way.values():
             assert method["summary"]
+            if "requestBody" in method:
+                assert "not complete in time" in method["responses"]["408"]["description"]
+
+
+def test_a_port_that_cannot_be_leaves_no_socket_open(monkeypatch):
+    opened = []
+
+    class Remembered(socket.socket):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            opened.append(self)
+
+    monkeypatch.setattr(socket, "socket", Remembered)
+    with pytest.raises(UserError, match="--port: 70000 should be between 0 and 65535"):
+        listen("127.0.0.1", 70_000)
+    assert [sock.fileno() for sock in opened] == [-1]
 
 
 def test_ports_and_runs_are_checked(address, small_run, tmp_path):

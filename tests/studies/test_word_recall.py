@@ -27,6 +27,8 @@ def test_counts(tmp_path):
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
+    titles = [cell.strip() for cell in result.stdout.splitlines()[0].strip("|").split("|")]
+    assert titles[1:7] == ["0", "1–9", "10–99", "100–999", "1,000–9,999", "10,000+"]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in result.stdout.splitlines()[2:]

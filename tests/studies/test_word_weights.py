@@ -23,9 +23,9 @@ def test_sums_and_means(tmp_path):
     result = subprocess.run([*command, *files], capture_output=True, env=environment(), text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[2:] == [
-        "| 0+ | 2 | 2.25 | 1.000 | 50 % |",  # The, dog
-        "| 1+ | 1 | 3.00 | 1.133 | 0 % |",  # cat, with its full stop
-        "| 10+ | 1 | -0.50 | 0.900 | 100 % |",  # the
-        "| all | 4 | 1.75 | 1.008 | 50 % |",
-        "| the | 2 | 0.00 | 0.850 | 100 % |",
+        "| 0 | 2 | 2.25 | 1.000 | 50% |",  # The, dog
+        "| 1–9 | 1 | 3.00 | 1.133 | 0% |",  # cat, with its full stop
+        "| 10–99 | 1 | -0.50 | 0.900 | 100% |",  # the
+        "| all | 4 | 1.75 | 1.008 | 50% |",
+        "| the | 2 | 0.00 | 0.850 | 100% |",
     ]

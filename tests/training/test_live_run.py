@@ -55,7 +55,7 @@ def moments(learner: Learner) -> dict[str, torch.Tensor]:
 def trained(folder: Path, **changes) -> LiveRun:
     """In its first stage, with two updates of both networks."""
     live = new_run(folder, **changes)
-    live.place_language_model(live.config.stages[0])
+    live.set_language_model_mode(live.config.stages[0])
     for step in (1, 2):
         update(live.translator, step)
         update(live.language_model_learner, step)
@@ -68,7 +68,7 @@ def trained(folder: Path, **changes) -> LiveRun:
 def test_networks_are_a_function_of_the_seed(tmp_path):
     runs = [new_run(tmp_path, seed=seed) for seed in (1, 1, 2)]
     for live in runs:
-        live.place_language_model(live.config.stages[0])
+        live.set_language_model_mode(live.config.stages[0])
     for network in ("translator", "language model"):
         first, same, other = (
             weights(live.translator.network if network == "translator" else live.language_model)
@@ -116,7 +116,7 @@ def test_a_stage_may_keep_the_optimizer_and_its_schedule(tmp_path):
 def test_the_language_model_is_trained_where_the_stage_says_so(tmp_path):
     live = new_run(tmp_path)
     assert live.language_model is None
-    live.place_language_model(live.config.stages[0])
+    live.set_language_model_mode(live.config.stages[0])
     assert live.language_model_learner.network is live.language_model
     assert live.language_model.training
     assert all(p.requires_grad for p in live.language_model.parameters())
@@ -126,12 +126,12 @@ def test_it_is_frozen_as_it_is_and_trained_further(tmp_path):
     live = trained(tmp_path)
     network = live.language_model
     before = weights(network)
-    live.place_language_model(live.config.stages[1])
+    live.set_language_model_mode(live.config.stages[1])
     assert live.language_model is network
     assert live.language_model_learner is None
     assert not network.training
     assert not any(p.requires_grad for p in network.parameters())
-    live.place_language_model(live.config.stages[2])
+    live.set_language_model_mode(live.config.stages[2])
     assert live.language_model_learner.network is network
     assert network.training
     assert all(p.requires_grad for p in network.parameters())
@@ -141,14 +141,14 @@ def test_it_is_frozen_as_it_is_and_trained_further(tmp_path):
 def test_placing_it_twice_keeps_its_optimizer(tmp_path):
     live = trained(tmp_path)
     learner = live.language_model_learner
-    live.place_language_model(live.config.stages[0])
+    live.set_language_model_mode(live.config.stages[0])
     assert live.language_model_learner is learner
     assert moments(learner)
 
 
 def test_a_stage_without_one_makes_none(tmp_path):
     live = new_run(tmp_path, stages=CE)
-    live.place_language_model(live.config.stages[0])
+    live.set_language_model_mode(live.config.stages[0])
     assert live.language_model is None
     with pytest.raises(UserError):
         live.require_language_model()
@@ -189,7 +189,7 @@ def test_a_resumed_run_is_the_one_that_was_saved(tmp_path):
 def test_a_run_saved_with_a_frozen_language_model_is_resumed_with_it(tmp_path):
     live = trained(tmp_path)
     live.begin_stage(1)
-    live.place_language_model(live.config.stages[1])
+    live.set_language_model_mode(live.config.stages[1])
     update(live.translator, 3)
     live.state.step = 3
     live.save()

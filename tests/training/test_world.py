@@ -40,10 +40,20 @@ def test_without_torchrun_there_is_one_process(monkeypatch):
     assert is_first_process()
 
 
-def test_the_first_process_is_rank_0(monkeypatch):
-    for rank, expected in (("0", True), ("1", False)):
-        monkeypatch.setenv("RANK", rank)
-        assert is_first_process() is expected
+@pytest.mark.parametrize(
+    ("size", "rank", "expected"), [("2", "0", True), ("2", "1", False), ("1", "1", True)]
+)
+def test_the_first_process_is_rank_0_or_the_only_one(monkeypatch, size, rank, expected):
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setenv("RANK", rank)
+    assert is_first_process() is expected
+
+
+def test_a_process_group_of_the_callers_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with pytest.raises(UserError, match="already initialised"), join_world("cpu"):
+        pass
 
 
 RANKS = """
@@ -57,6 +67,7 @@ with join_world("cpu") as world:
 
     values = torch.tensor([1.0, 10.0]) * (rank + 1)
     assert world.sum(values).tolist() == [3.0, 30.0]
+    assert world.min(values).tolist() == [1.0, 10.0]
     assert world.min(torch.tensor([rank, -rank])).tolist() == [0, -1]
     assert values.tolist() == [rank + 1.0, 10.0 * (rank + 1)]  # left as they were
 
@@ -134,6 +145,11 @@ def test_precision_on_a_cpu_is_single_unless_asked_for():
     assert choose_precision("fp32", GPU) == torch.float32
     assert choose_precision("bf16", CPU) == torch.bfloat16
     assert choose_precision("fp16", CPU) == torch.float16
+
+
+def test_other_precisions_are_refused():
+    with pytest.raises(UserError, match="fp8"):
+        choose_precision("fp8", CPU)
 
 
 @pytest.mark.parametrize(("has_it", "expected"), [(True, torch.bfloat16), (False, torch.float16)])

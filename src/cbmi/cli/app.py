@@ -12,7 +12,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from cbmi.errors import UserError
+from cbmi.errors import TrainingStopped, UserError
 
 app = typer.Typer(
     add_completion=False,
@@ -36,11 +36,12 @@ Output = Annotated[
 ]
 Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
 TargetFile = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Their translations; none with a .tsv.")
+    str | None,
+    typer.Option(metavar="FILE", help="Translations of the source sentences; omit with a .tsv."),
 ]
 SOURCE_HELP = "Source sentences; or a .tsv of sources and translations."
 Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
 LengthPenalty = Annotated[
     float, typer.Option(min=0, help="Scores are divided by length to this power.")
 ]
@@ -69,12 +70,10 @@ def options(
 @contextmanager
 def stopping() -> Iterator[None]:
     """Training that SIGTERM stopped has done as told: status 0. Ctrl-C should stop scripts: 130."""
-    from cbmi.training.train import Stopped
-
     try:
         yield
-    except Stopped as stopped:
-        raise typer.Exit(130 if stopped.number == signal.SIGINT else 0) from None
+    except TrainingStopped as stopped:
+        raise typer.Exit(130 if stopped.signal_number == signal.SIGINT else 0) from None
 
 
 @contextmanager
@@ -118,7 +117,7 @@ def check_output(path: Path, *inputs: str | None) -> None:
         raise UserError(f"{path}: this is a folder; name a file to write to.")
     for name in inputs:
         if name and path.is_file() and Path(name).exists() and path.samefile(name):
-            raise UserError(f"{name} would be written over by -o {path}: choose another name.")
+            raise UserError(f"{name} would be overwritten by -o {path}: choose another name.")
 
 
 def pair_files(source: str, target: str | None) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def experiment(
         ),
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Only write the report of what is there.")
+        bool, typer.Option("--report", help="Only report the existing results.")
     ] = False,
 ) -> None:
     """Train, translate, test and report tasks × systems × seeds; the same command resumes it."""

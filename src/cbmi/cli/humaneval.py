@@ -36,7 +36,9 @@ def humaneval_create(
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Lines drawn at random.")] = 100,
     annotators: Annotated[int, typer.Option(min=1, max=100, help="How many people rate.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Of the drawing and the orders.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed of the sample and of the order of items.")
+    ] = 1,
 ) -> None:
     """Draw lines of a test set and make a study of several systems' translations of them."""
     from cbmi.humaneval.study import create_study

@@ -65,7 +65,7 @@ def average(
         kind = "best"
         count = best
     else:
-        raise UserError("average: say either --last K or --best K.")
+        raise UserError("average: give either --last K or --best K.")
     folder = average_checkpoints(RunDirectory(run), count, kind)
     print(f"{folder}\nUse it with: cbmi translate {run} --checkpoint {folder.name}")
 
@@ -94,16 +94,14 @@ def weights(
 ) -> None:
     """Write the weight of every training token: one line of values per line of the text."""
     import cbmi
-    from cbmi.inference.weights import write_weights
+    from cbmi.inference.weights import objective_choice, write_weights
     from cbmi.overrides import with_overrides
 
     with writer(output) as out, spool(output) as waiting:
         model = cbmi.load(run, checkpoint, device, precision="fp32")
         overrides = settings or []
-        choice = model.config.objective(objective)
-        if any(setting.startswith("preset=") for setting in overrides):
-            choice = {"name": objective}  # a preset stands for all settings
-        write_weights(model, with_overrides(choice, overrides), out, waiting)
+        choice = with_overrides(objective_choice(model, objective, overrides), overrides)
+        write_weights(model, choice, out, waiting)
 
 
 @app.command()
@@ -111,7 +109,9 @@ def demo(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Where to put corpus, runs and page.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the corpus and of training.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed of the corpus and of training.")
+    ] = 1,
 ) -> None:
     """Train, adapt, translate, score and explain on a built-in corpus, in a few minutes."""
     from cbmi.demo.demo import run_demo
@@ -123,10 +123,10 @@ def demo(
 @app.command()
 def benchmark(
     preset: Annotated[
-        list[str] | None, typer.Option(help="Sizes of the model; may be given several times.")
+        list[str] | None, typer.Option(help="Model preset: tiny, small, base or big; repeatable.")
     ] = None,
     tokens: Annotated[
-        list[int] | None, typer.Option(min=64, help="Tokens per step; may be given several times.")
+        list[int] | None, typer.Option(min=64, help="Tokens per step; repeatable.")
     ] = None,
     every_objective: Annotated[
         bool, typer.Option("--every-objective", help="All objectives, not CBMI alone.")
@@ -141,9 +141,12 @@ def benchmark(
         str, typer.Option(help="auto, or off for PyTorch's own operations.")
     ] = "auto",
     recompute_layers: Annotated[
-        bool, typer.Option("--recompute-layers", help="As memory.recompute_layers.")
+        bool,
+        typer.Option("--recompute-layers", help="Same as the setting memory.recompute_layers."),
     ] = False,
-    head_tokens: Annotated[int, typer.Option(min=0, help="As memory.head_tokens.")] = 0,
+    head_tokens: Annotated[
+        int, typer.Option(min=0, help="Same as the setting memory.head_tokens.")
+    ] = 0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Append JSON lines here.")
     ] = None,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cbmi.data.corpus import Corpus, Side, TokenValues
+from cbmi.data.corpus import Corpus, Side, TokenValueBlock
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.errors import import_extra
 from cbmi.progress import bar
@@ -27,10 +27,12 @@ from cbmi.progress import bar
 ROWS = 1 << 18  # sentences at a time for a frequent piece
 TABLE = 1 << 20  # counts at a time for rare pieces
 # A piece is frequent if it meets source pieces at least so often, as a share of the vocabulary.
-WORTH_A_COLUMN = 0.25
+FREQUENT_SHARE = 0.25
 
 
-def token_bmi(corpus: Corpus, sizes: tuple[int, int], quiet: bool = False) -> Iterator[TokenValues]:
+def token_bmi(
+    corpus: Corpus, sizes: tuple[int, int], quiet: bool = False
+) -> Iterator[TokenValueBlock]:
     """The BMI of the target tokens in float64, block by block; the end of sentence has none.
 
     `sizes`: pieces of the source and of the target vocabulary.
@@ -55,7 +57,7 @@ def token_bmi(corpus: Corpus, sizes: tuple[int, int], quiet: bool = False) -> It
                 values = counter.rare(sentences[is_new], pieces[is_new])
             else:
                 values = counter.frequent(sentences[is_new])
-            yield TokenValues(places, values[np.cumsum(is_new) - 1])
+            yield TokenValueBlock(places, values[np.cumsum(is_new) - 1])
             progress.advance(len(places))
 
 
@@ -108,7 +110,7 @@ def _blocks(tokens: Any, source: Any) -> Iterator[_Block]:
     sentences, source_size = source.shape
     frequency = np.diff(tokens.indptr)
     pieces_per_sentence = source.nnz / max(sentences, 1)
-    frequent = frequency * pieces_per_sentence > source_size * WORTH_A_COLUMN
+    frequent = frequency * pieces_per_sentence > source_size * FREQUENT_SHARE
     most = max(1, TABLE // source_size)  # rare pieces whose counts fit in the table
     first = 0
     while first < len(frequency):

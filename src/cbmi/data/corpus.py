@@ -22,7 +22,7 @@ class PackedSentences(NamedTuple):
     places: np.ndarray  # (tokens,) int64: index of each token in the corpus
 
 
-class TokenValues(NamedTuple):
+class TokenValueBlock(NamedTuple):
     """Values of some target tokens of a corpus, in any order."""
 
     places: np.ndarray  # (tokens,) index of each token in the corpus
@@ -77,7 +77,7 @@ def read_meta(folder: Path) -> CorpusMeta:
     try:
         return CorpusMeta.from_json(values)
     except (KeyError, TypeError):
-        raise _damaged(path) from None
+        raise damaged(path) from None
 
 
 class Side:
@@ -114,7 +114,7 @@ class Corpus:
             # (pairs,): the line of the text that each pair comes from, counted from 0.
             self.lines = map_array(folder / "lines", np.dtype(np.int64), len(self))
         except (KeyError, TypeError):
-            raise _damaged(folder / "meta.json") from None
+            raise damaged(folder / "meta.json") from None
 
     def __len__(self) -> int:
         return self.meta.pairs
@@ -147,13 +147,14 @@ def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     """A file of `count` values as a memory map to read from."""
     size = path.stat().st_size if path.exists() else -1
     if size != count * dtype.itemsize:
-        raise _damaged(path)
+        raise damaged(path)
     if count == 0:
         return np.zeros(0, dtype)  # an empty file cannot be mapped
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,))
 
 
-def _damaged(path: Path) -> UserError:
+def damaged(path: Path) -> UserError:
+    """The error of a file of a prepared corpus that is not what preparation wrote."""
     return UserError(
         f"{path}: the prepared data are damaged; "
         f"delete the folder {path.parent} to prepare them again."

@@ -13,7 +13,7 @@ from types import TracebackType
 import numpy as np
 
 from cbmi.config import DataSettings
-from cbmi.data.corpus import Corpus, CorpusMeta, read_meta
+from cbmi.data.corpus import Corpus, CorpusMeta, damaged, read_meta
 from cbmi.data.text import count_lines, is_copy, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
@@ -64,6 +64,8 @@ def prepare_corpora(data: DataSettings, folder: Path) -> None:
 def check_unchanged(folder: Path, files: tuple[str, ...]) -> None:
     """Refuse prepared data if the files that they were made from have changed."""
     meta = read_meta(folder)
+    if len(meta.sha256) != len(files):
+        raise damaged(folder / "meta.json")
     for path, known in zip(files, meta.sha256, strict=True):
         if digest(path) != known:
             raise UserError(
@@ -180,7 +182,7 @@ def _left_out(tally: _Tally, longest: int, repaired: int) -> str:
     if tally.copies:
         text += f", {tally.copies:,} copies"
     if repaired:
-        text += f", {repaired:,} lines repaired (byte-order mark, NUL)"
+        text += f"; repaired: {repaired:,} lines (byte-order mark, NUL)"
     return text
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.data.bmi import token_bmi
-from cbmi.data.corpus import Corpus, TokenValues, map_array, new_array
+from cbmi.data.corpus import Corpus, TokenValueBlock, map_array, new_array
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.data.weights import read_weights
 from cbmi.errors import UserError
@@ -60,13 +60,13 @@ class Statistics:
             if other.stem != name:
                 raise UserError(
                     f"{file} has changed since this run first read it: restore it, or delete "
-                    f"{other} to continue with the new weights."
+                    f"{self.folder / other.stem}* to continue with the new weights."
                 )
         blocks = read_weights(file, per, self.corpus)
         return self._token_values(name, np.dtype(np.float32), 1.0, blocks)
 
     def _token_values(
-        self, name: str, dtype: np.dtype, default: float, blocks: Iterator[TokenValues]
+        self, name: str, dtype: np.dtype, default: float, blocks: Iterator[TokenValueBlock]
     ) -> np.ndarray:
         """One value per target token, from the file of that name; the first time from `blocks`.
 

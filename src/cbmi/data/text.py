@@ -59,6 +59,10 @@ class _ZstReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def close(self) -> None:
+        self.compressed.close()
+        super().close()
+
     def readinto(self, buffer: Any) -> int:
         while not self.plain:
             chunk = self._next_chunk()
@@ -141,8 +145,9 @@ def _clean(raw: bytes, path: str, number: int, counts: Counter[str]) -> str:
     has_mark = number == 1 and line.startswith(BYTE_ORDER_MARK)
     if has_mark or "\0" in line:
         counts["repaired"] += 1
-        line = line.removeprefix(BYTE_ORDER_MARK).replace("\0", " ")
-    return line
+    if has_mark:
+        line = line.removeprefix(BYTE_ORDER_MARK)
+    return line.replace("\0", " ")
 
 
 def report_repaired(counts: Counter[str]) -> None:

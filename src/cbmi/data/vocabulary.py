@@ -26,7 +26,10 @@ LONGEST_SAMPLE = 4192  # bytes; a vocabulary is learnt without longer lines
 
 
 class Vocabulary:
-    """One side's pieces. Ids 0 to 3 are padding, begin, end and (never produced) unknown."""
+    """One side's pieces. Ids 0 to 3 are padding, begin, end and unknown.
+
+    UNKNOWN is never produced by `encode`: characters without a piece become bytes.
+    """
 
     def __init__(self, model: bytes) -> None:
         """`model`: the content of a sentencepiece model file."""
@@ -69,7 +72,7 @@ class Vocabulary:
 def learn(lines: Iterable[str], size: int) -> Vocabulary:
     """Learn a vocabulary of `size` pieces; the same lines give the same vocabulary."""
     model = io.BytesIO()
-    sample = _Sample(lines)
+    sample = _TrainingSample(lines)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sample),
@@ -104,7 +107,7 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
     return Vocabulary(model.getvalue())
 
 
-class _Sample:
+class _TrainingSample:
     """Lines to learn from: skips those that are too long, counts, and remembers an error."""
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -132,13 +135,13 @@ def _why_not(message: str, size: int) -> str:
     if most:
         return (
             f"data.vocabulary.size: {size} is larger than this corpus allows; "
-            f"take at most {most.group(1)}, or use more text."
+            f"use at most {most.group(1)}, or use more text."
         )
     least = re.search(r"\d+ vs (\d+)", message)
     if least:
         return (
-            f"data.vocabulary.size: {size} is too small for the letters of this corpus; "
-            f"take at least {least.group(1)}."
+            f"data.vocabulary.size: {size} is too small for the characters of this corpus; "
+            f"use at least {least.group(1)}."
         )
     reason = message.strip()
     return f"data.vocabulary: sentencepiece could not learn a vocabulary of {size} ({reason})."

@@ -12,15 +12,15 @@ from itertools import islice
 
 import numpy as np
 
-from cbmi.data.corpus import Corpus, TokenValues
-from cbmi.data.text import count_lines, read_lines
+from cbmi.data.corpus import Corpus, TokenValueBlock
+from cbmi.data.text import count_lines, read_lines, report_repaired
 from cbmi.errors import UserError
 from cbmi.progress import bar
 
 BLOCK_LINES = 20_000  # read at a time
 
 
-def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValues]:
+def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValueBlock]:
     """The weights of the corpus's target tokens, block by block.
 
     `per`: "token" or "pair". The lines belong to the lines of the training text; those of pairs
@@ -41,17 +41,18 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValues]:
                     continue
                 start = int(offsets[pair])
                 tokens = int(offsets[pair + 1]) - start
-                of_pair = _weights_of_line(line, per, tokens, f"{file}: line {number + 1}")
+                of_pair = _weights_of_line(line, per, tokens, f"{file}, line {number + 1}")
                 places.append(np.arange(start, start + len(of_pair)))
                 weights.append(of_pair)
                 pair += 1
             if places:
-                yield TokenValues(np.concatenate(places), np.concatenate(weights))
+                yield TokenValueBlock(np.concatenate(places), np.concatenate(weights))
             progress.advance(len(block))
     if progress.done != corpus.text_lines:
         raise UserError(
             f"{file} has {progress.done:,} lines, but the training text has {corpus.text_lines:,}."
         )
+    report_repaired(counts)
 
 
 def _weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
@@ -60,7 +61,7 @@ def _weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray
         weights = np.array([float(word) for word in text.split()])
     except ValueError:
         raise UserError(
-            f"{where} has something that is not a number; a line of weights has numbers only."
+            f"{where}: something is not a number; a line of weights has numbers only."
         ) from None
     # They are kept in float32: what overflows there is infinite.
     overflows = weights > np.finfo(np.float32).max
@@ -68,12 +69,12 @@ def _weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray
         raise UserError(f"{where}: a weight is a finite number, 0 or above, in single precision.")
     if per == "pair":
         if len(weights) != 1:
-            raise UserError(f"{where} has {len(weights)} numbers, but per: pair wants one.")
+            raise UserError(f"{where}: {len(weights)} numbers, but per: pair needs one.")
         return np.repeat(weights, tokens)
     if len(weights) not in (tokens, tokens - 1):
-        hint = "; for one number per pair, say per: pair" if len(weights) == 1 else ""
+        hint = "; for one number per pair, set per: pair" if len(weights) == 1 else ""
         raise UserError(
-            f"{where} has {len(weights)} numbers for {tokens} target pieces "
+            f"{where}: {len(weights)} numbers for {tokens} target pieces "
             f"(the end of sentence may be left out{hint})."
         )
     return weights

@@ -11,11 +11,11 @@ WORD_START = "▁"
 CONTROL = frozenset({"<s>", "</s>", "<pad>"})
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Thai, Lao, Myanmar, Khmer, kana, Han: written without spaces, so a whole sentence would be a word.
-UNSPACED = re.compile(
+UNSPACED_SCRIPT = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
 )
 # Punctuation around a word.
-EDGES = re.compile(r"^\W+|\W+$")
+OUTER_PUNCTUATION = re.compile(r"^\W+|\W+$")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def repeats(joined: Sequence[Word], values: Sequence[float]) -> list[tuple[float
     """
     places_of_word: dict[str, list[int]] = {}
     for place, word in enumerate(joined):
-        text = EDGES.sub("", word.text).casefold()
+        text = OUTER_PUNCTUATION.sub("", word.text).casefold()
         if text and not word.control:
             places_of_word.setdefault(text, []).append(place)
     found = []
@@ -110,7 +110,7 @@ def _starts_word(text: str, before: Word) -> bool:
     if not before.text:
         # A "▁" of its own, before a script without spaces, has only opened the word.
         return False
-    return bool(UNSPACED.match(before.text[-1]) or UNSPACED.match(text))
+    return bool(UNSPACED_SCRIPT.match(before.text[-1]) or UNSPACED_SCRIPT.match(text))
 
 
 def _plain(text: str) -> str:
@@ -121,4 +121,4 @@ def _plain(text: str) -> str:
 def looks_unspaced(lines: Sequence[str]) -> bool:
     """Whether a third of the letters are of a script without spaces between words."""
     text = "".join("".join(line.split()) for line in lines[:1000])
-    return len(UNSPACED.findall(text)) > len(text) / 3
+    return len(UNSPACED_SCRIPT.findall(text)) > len(text) / 3

@@ -18,11 +18,15 @@ CPU_ROWS = 8  # hypotheses whose logits fit into a CPU's caches
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids that mean something to the search."""
+    """Ids that mean something to the search; `pad` and `begin` are below `CHUNK`."""
 
     pad: int
     begin: int
     end: int
+
+    def __post_init__(self) -> None:
+        # `best_continuations` relies on it: both lie in one chunk of the vocabulary.
+        assert max(self.pad, self.begin) < CHUNK
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def best_continuations(
     vocabulary = logits.shape[1]
     count = 2 * beam
     lse, chunk_maxima = survey(logits, fused)
-    # One more chunk than candidates: a chunk may stand out by a token that is not allowed.
+    # One more chunk than candidates: the chunk of padding and begin may stand out by those alone.
     chunks = chunk_maxima.topk(min(count + 1, chunk_maxima.shape[1]), dim=1).indices
     row_at_limit = at_limit.repeat_interleave(beam)[:, None]
     chunks = torch.where(row_at_limit, special.end // CHUNK, chunks)
@@ -148,7 +152,8 @@ def is_finished(
     those that still grow; ended: how many have ended; length: tokens so far; limits: at most.
     """
     penalty = settings.length_penalty
-    # However it goes on, a growing hypothesis can at best keep its log-probability up to the limit.
+    # Whatever tokens follow, a growing hypothesis can at best keep its log-probability up to the
+    # limit.
     cannot_be_beaten = found >= growing / limits.double() ** penalty
     ahead_now = found >= growing / length_power(length, penalty)
     enough_ended = ended >= settings.beam

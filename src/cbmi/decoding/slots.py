@@ -226,5 +226,5 @@ def attend_cache(
     keys, values = cache[holder, places].unbind(2)
     scores = torch.einsum("rhd,rlhd->rhl", query, keys) * query.shape[-1] ** -0.5
     seen = places < lengths.clamp(min=1).repeat_interleave(rows)[:, None]
-    shares = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
-    return torch.einsum("rhl,rlhd->rhd", shares, values)
+    probabilities = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
+    return torch.einsum("rhl,rlhd->rhd", probabilities, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import Pair, ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import clock, say
+from cbmi.reporting.tables import signed
+from cbmi.training.log import read_log
 from cbmi.training.run import RunDirectory
 from cbmi.yaml_text import dump_yaml
 
@@ -222,7 +224,7 @@ def _score_table(folder: Path, report: EvaluationReport) -> list[str]:
         bleu = system.metrics["BLEU"]
         chrf = system.metrics["chrF2"]
         # The first system has nothing to be compared with.
-        difference = "–" if bleu.difference is None else f"{bleu.difference:+.2f}"
+        difference = "–" if bleu.difference is None else signed(bleu.difference)
         p_value = "–" if bleu.p_value is None else f"{bleu.p_value:.3f}"
         seconds = shared + _training_seconds(folder / SYSTEMS[system.name])
         lines.append(
@@ -260,11 +262,7 @@ def _worst_first(pairs: Sequence[LabelledPair]) -> list[LabelledPair]:
 
 def _training_seconds(run: Path) -> float:
     """Time spent in training steps, by the run's log."""
-    seconds = 0.0
-    for line in _lines(run / "log.jsonl"):
-        record: Mapping[str, Any] = json.loads(line)
-        seconds += record.get("seconds", 0.0)
-    return seconds
+    return sum(float(record.get("seconds", 0.0)) for record in read_log(RunDirectory(run).log))
 
 
 def _translations(run: Path) -> list[str]:

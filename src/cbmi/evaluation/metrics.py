@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,8 +17,10 @@ from cbmi.evaluation import multi_bleu as moses
 # Languages written without spaces, by all their codes of ISO 639, and sacrebleu's tokenizers.
 CHINESE = ("zh", "zho", "chi", "cmn", "yue", "wuu")
 OTHER_UNSPACED = ("ja", "jpn", "th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur")
-UNSPACED = dict.fromkeys(CHINESE, "zh") | dict.fromkeys(OTHER_UNSPACED, "char")
+TOKENIZER_OF_LANGUAGE = dict.fromkeys(CHINESE, "zh") | dict.fromkeys(OTHER_UNSPACED, "char")
 SPACED_TOKENIZER = "13a"  # sacrebleu's default: words between spaces
+
+_seed_lock = threading.Lock()  # held while the environment has our SACREBLEU_SEED
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def evaluate(
 def bleu_tokenizer(language: str) -> str:
     """sacrebleu's tokenizer for a language code such as zh, zh-CN or de."""
     code = re.split("[-_]", language.lower())[0]
-    return UNSPACED.get(code, SPACED_TOKENIZER)
+    return TOKENIZER_OF_LANGUAGE.get(code, SPACED_TOKENIZER)
 
 
 def unspaced(language: str) -> bool:
@@ -230,16 +233,20 @@ def sacrebleu_metrics() -> ModuleType:
 
 @contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Set the seed where sacrebleu reads it, the environment, and restore what was there."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
+    """Set the seed where sacrebleu reads it, the environment, and restore what was there.
+
+    The environment belongs to the whole process: one thread at a time is in the block.
+    """
+    with _seed_lock:
+        before = os.environ.get("SACREBLEU_SEED")
+        os.environ["SACREBLEU_SEED"] = str(seed)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["SACREBLEU_SEED"]
+            else:
+                os.environ["SACREBLEU_SEED"] = before
 
 
 def _check_settings(
@@ -254,7 +261,7 @@ def _check_settings(
         raise UserError(f"seed is {seed}; give 1 or more (sacrebleu takes 0 for no seed).")
     if (tokenize is not None or split_compounds) and not multi_bleu:
         raise UserError(
-            "--tokenize and --split-compounds only concern multi-BLEU; say --multi-bleu as well."
+            "tokenize and split_compounds apply to multi-BLEU only; turn on multi_bleu as well."
         )
 
 

@@ -83,13 +83,14 @@ def check_language(language: str, where: str) -> None:
     known = sorted(set(corpus.NonbreakingPrefixes().available_langs.values()))
     if language not in known:
         raise UserError(
-            f"{where}: Moses knows no language '{language}'; it knows {', '.join(known)}."
+            f"{where}: the Moses tokenizer does not support the language '{language}'; "
+            f"it supports {', '.join(known)}."
         )
 
 
 def tokenize(lines: Sequence[str], language: str) -> list[str]:
     """`lines` tokenised by the Moses tokenizer of `language` (sacremoses), without HTML escapes."""
-    check_language(language, "--tokenize")
+    check_language(language, "tokenize")
     sacremoses = import_extra("sacremoses", "Moses tokenisation", "eval")
     tokenizer = sacremoses.MosesTokenizer(language)
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]

@@ -88,7 +88,7 @@ def _notes(report: EvaluationReport, is_tested: bool) -> list[str]:
         first = report.systems[0].name
         notes.append(
             f"Δ against {first}; p by paired bootstrap, * p < 0.05, ** p < 0.01; "
-            "for TER less is better"
+            "lower is better for TER"
         )
     if notes:
         notes.append("")

@@ -54,10 +54,10 @@ class AccuracyRow:
         return {"task": self.task, "CBMI": self.bin, "tokens": self.tokens, **self.shares}
 
     def percentages(self) -> list[str]:
-        """By prior, such as "12.6 %"."""
+        """By prior, such as "12.6%"."""
         texts = []
         for share in self.shares.values():
-            texts.append("–" if share is None else f"{100 * share:.1f} %")
+            texts.append("–" if share is None else f"{100 * share:.1f}%")
         return texts
 
 

@@ -10,11 +10,10 @@ sentence is forced to the same number of tokens.
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
@@ -27,6 +26,7 @@ import torch
 from cbmi.config import RunSettings, StageSettings, check
 from cbmi.data.corpus import Corpus
 from cbmi.data.statistics import Statistics
+from cbmi.data.vocabulary import SPECIALS
 from cbmi.decoding import SearchSettings, translate_ids
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, to_json
@@ -39,7 +39,7 @@ from cbmi.training.networks import new_translator
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage import StageSession, open_stage
 from cbmi.training.validation import SPECIAL
-from cbmi.training.world import World, choose_device, choose_precision
+from cbmi.training.world import World, choose_device, choose_precision, device_name
 from cbmi.version import __version__
 
 SYSTEMS: dict[str, dict[str, str]] = {
@@ -134,30 +134,37 @@ def run_benchmark(settings: BenchmarkSettings, output: Path | None) -> str:
 
 
 def machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = platform.processor() or platform.machine()
+    """What was measured, and where: day, device, threads and versions."""
     threads = torch.get_num_threads()
     return (
-        f"{time.strftime('%Y-%m-%d')}, {name}, {threads} threads, torch {torch.__version__}, "
-        f"cbmi {__version__}"
+        f"{time.strftime('%Y-%m-%d')}, {device_name(device)}, {threads} threads, "
+        f"torch {torch.__version__}, cbmi {__version__}"
     )
 
 
-def write_corpus(folder: Path, pairs: int, vocabulary: int) -> None:
-    """Prepared data as `cbmi prepare` writes them, of random ids."""
+def write_random_corpus(folder: Path, pairs: int, vocabulary: int) -> None:
+    """A prepared corpus of random ids, with the lengths of real sentences."""
     random = np.random.default_rng(0)
     target = sentence_lengths(random, pairs)
     source = np.clip(target * random.normal(1, 0.12, pairs), 3, 140).astype(np.int64)
-    folder.mkdir(parents=True)
+    sides = {}
     for name, lengths in (("source", source), ("target", target)):
-        ids = random.integers(4, vocabulary, lengths.sum()).astype(np.uint16)
-        ids.tofile(folder / f"{name}.ids")
+        sides[name] = (random.integers(SPECIALS, vocabulary, lengths.sum()), lengths)
+    write_prepared(folder, sides)
+
+
+def write_prepared(folder: Path, sides: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """A corpus as `cbmi prepare` writes it; `sides`: (ids, lengths of the sentences) by name."""
+    folder.mkdir(parents=True)
+    tokens = {}
+    pairs = 0
+    for name, (ids, lengths) in sides.items():
+        ids.astype(np.uint16).tofile(folder / f"{name}.ids")
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         offsets.tofile(folder / f"{name}.offsets")
+        tokens[name] = int(offsets[-1])
+        pairs = len(lengths)
     np.arange(pairs).tofile(folder / "lines")
-    tokens = {"source": int(source.sum()), "target": int(target.sum())}
     meta = {"pairs": pairs, "dtype": "uint16", "tokens": tokens}
     (folder / "meta.json").write_text(to_json(meta))
 
@@ -211,14 +218,14 @@ def new_live_run(
 ) -> tuple[LiveRun, Statistics]:
     """A run on random data, ready for its stages."""
     pairs = max(500, -(-tokens * settings.steps // 27))
-    write_corpus(folder / "corpus", pairs, settings.vocabulary)
+    write_random_corpus(folder / "corpus", pairs, settings.vocabulary)
     config = config_for(settings, preset, tokens, folder / "run")
     run = RunDirectory(config.output)
     run.vocab.mkdir(parents=True)
     (run.vocab / "shared.model").touch()
     sizes = (settings.vocabulary, settings.vocabulary)
     live = LiveRun(config, run, sizes, World(0, 1, choose_device(config.device)))
-    live.place_language_model(config.stages[0])
+    live.set_language_model_mode(config.stages[0])
     return live, Statistics(Corpus(folder / "corpus"), sizes)
 
 
@@ -289,7 +296,9 @@ def measure_translation(settings: BenchmarkSettings, preset: str) -> Translation
     network = network.to(device, dtype).eval().requires_grad_(False)
     random = np.random.default_rng(0)
     lengths = sentence_lengths(random, settings.sentences)
-    sentences = [random.integers(4, settings.vocabulary, length).tolist() for length in lengths]
+    sentences = []
+    for length in lengths:
+        sentences.append(random.integers(SPECIALS, settings.vocabulary, length).tolist())
     speeds = []
     for _ in range(4 if device.type == "cuda" else 2):
         begun = time.monotonic()

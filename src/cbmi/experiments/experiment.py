@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from cbmi.errors import MissingExtra
+from cbmi.errors import MissingExtra, TrainingStopped
 from cbmi.experiments.jobs import Job
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.results import write_results
@@ -13,7 +13,7 @@ from cbmi.experiments.settings import ExperimentSettings
 from cbmi.files import check_writable
 from cbmi.objectives import build
 from cbmi.progress import clock, say
-from cbmi.training.train import Stopped
+from cbmi.reporting.tables import text_table
 from cbmi.training.work import Work, language_model_flops, matrix_rate, passes, translator_flops
 from cbmi.training.world import choose_device, choose_precision
 
@@ -50,7 +50,7 @@ def run_experiment(
     write_results(plan)
     if runner.stop_signal is not None:
         say(f"Stopped: {plan.folder}; the same command resumes.")
-        raise Stopped(runner.stop_signal)
+        raise TrainingStopped(runner.stop_signal)
     for name, reason in runner.failed.items():
         output = plan.jobs[name].output_file
         hint = f" (see {output})" if output.exists() else ""
@@ -84,14 +84,8 @@ def describe_plan(plan: Plan, devices: list[str], shard: tuple[int, int]) -> str
         if job.id in wanted:
             rows.append((job.id, steps, "to do", f"about {clock(seconds[job.id])}"))
         else:
-            rows.append((job.id, steps, "done" if job.done() else "not here", ""))
-    name_width = max(len(row[0]) for row in rows)
-    steps_width = max(len(row[1]) for row in rows)
-    state_width = max(len(row[2]) for row in rows)
-    lines = []
-    for name, steps, state, time in rows:
-        line = f"{name:<{name_width}}  {steps:>{steps_width}}  {state:<{state_width}}  {time}"
-        lines.append(line.rstrip())
+            rows.append((job.id, steps, "done" if job.done() else "other shard", ""))
+    lines = text_table(rows, align="lrll")
     # One device named several times does more at a time, but none of it faster.
     total = sum(seconds[name] for name in wanted) / len(set(devices))
     at_a_time = "one at a time" if len(devices) == 1 else f"{len(devices)} at a time"

@@ -28,9 +28,10 @@ from cbmi.reporting.drawing import (
     drawn,
     plotting,
 )
-from cbmi.reporting.tables import bin_label
+from cbmi.reporting.tables import bin_label, signed
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -96,7 +97,7 @@ def difference_figure(
         labels_before = labels
         axis.set_ylim(-0.6, len(labels) - 0.4)
         axis.grid(axis="y", visible=False)
-        axis.set(title=drawable(title), xlabel=f"{table.metric}, difference to {baseline}")
+        axis.set(title=drawable(title), xlabel=f"{table.metric}, difference from {baseline}")
     return figure
 
 
@@ -132,7 +133,7 @@ def _draw_far(
     axis.plot(edge, place, marker, color=color, markersize=7)
     at_left = marker == "<"
     axis.annotate(
-        f"{difference:+.2f}".replace("-", "−"),
+        signed(difference),
         (edge, place),
         xytext=(8 if at_left else -8, 0),
         textcoords="offset points",
@@ -188,7 +189,8 @@ def sweep_figure(
     )
     axes = grid[0]
     for axis, (name, system) in zip(axes, varying.items(), strict=True):
-        for task, color in zip(experiment.tasks, CYCLE, strict=False):
+        for place, task in enumerate(experiment.tasks):
+            color = CYCLE[place % len(CYCLE)]
             _draw_sweep(axis, experiment, results, task, name, color)
         axis.set(xlabel=_sweep_label(system))
     on_valid = ", validation" if experiment.report.sets[0] == VALIDATION_SET else ""
@@ -304,9 +306,19 @@ def validation_figure(
     for axis, (task, validated) in zip(axes, by_task.items(), strict=True):
         _draw_validation(axis, experiment, validated)
         axis.set_title(_title(experiment, task))
-    handles, labels = axes[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, loc="outside right center")
+    handles = _legend_handles(axes)
+    figure.legend(handles.values(), handles.keys(), fontsize=8, loc="outside right center")
     return figure
+
+
+def _legend_handles(axes: Sequence[Axes]) -> dict[str, Artist]:
+    """What stands for each label of any panel; a panel may lack some of the systems."""
+    found: dict[str, Artist] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        for handle, label in zip(handles, labels, strict=True):
+            found.setdefault(label, handle)
+    return found
 
 
 def _draw_validation(
@@ -317,11 +329,13 @@ def _draw_validation(
     if shared.steps:
         marker = _marker(shared)
         axis.plot(shared.steps, shared.values, color=INK, marker=marker, label="shared stages")
-    names = {result.system for result in results}
-    systems = [system for system in experiment.expanded() if system in names]
     shown: list[float] = []  # values of all systems
-    for place, system in enumerate(systems):
-        course = _course([result for result in results if result.system == system], by_bleu)
+    # The place among all systems: a system has one colour, whatever a panel lacks.
+    for place, system in enumerate(experiment.expanded()):
+        own = [result for result in results if result.system == system]
+        if not own:
+            continue
+        course = _course(own, by_bleu)
         axis.plot(
             course.steps,
             course.values,

@@ -38,8 +38,11 @@ def measure(plan: Plan, results: Sequence[JobResult]) -> Measured:
     scores: dict[tuple[str, str], dict[str, float]] = {}  # (job, test set) → metric → score
     comparisons: list[SystemComparison] = []
     signatures: dict[str, str] = {}
-    total = sum(len(experiment.reported(result.scores)) for result in of_systems)
-    with bar("Testing for significance", total, "outputs") as progress:
+    outputs: set[tuple[str, str]] = set()  # (job, test set): systems may share a job
+    for result in of_systems:
+        for test_set in experiment.reported(result.scores):
+            outputs.add((result.job, test_set))
+    with bar("Testing for significance", len(outputs), "outputs") as progress:
         for task in experiment.tasks:
             own = [result for result in of_systems if result.task == task]
             for test_set in _reported_sets(plan, own):
@@ -48,8 +51,10 @@ def measure(plan: Plan, results: Sequence[JobResult]) -> Measured:
                 resampled = _resampled_by_job(plan, metric, own, test_set, progress)
                 for job, one in resampled.items():
                     scores[job, test_set] = {metric.name: one.score}
-                runs = {(_system(result), result.seed): resampled[result.job] for result in own}
-                comparisons += _comparisons(plan, task, test_set, runs)
+                samples_by_run = {}
+                for result in own:
+                    samples_by_run[_system(result), result.seed] = resampled[result.job]
+                comparisons += _comparisons(plan, task, test_set, samples_by_run)
     measured = [_with_scores(result, scores) for result in results]
     return Measured(measured, comparisons, signatures)
 
@@ -105,24 +110,25 @@ def _resampled(plan: Plan, metric: Metric, job: str, test_set: str) -> Resampled
 
 
 def _comparisons(
-    plan: Plan, task: str, test_set: str, runs: dict[tuple[str, int], Resampled]
+    plan: Plan, task: str, test_set: str, samples_by_run: dict[tuple[str, int], Resampled]
 ) -> Iterator[SystemComparison]:
     """Every system against those that it is tested against: over all seeds, then each seed.
 
-    runs: (system, seed) → the samples. Only seeds that both systems have are compared.
+    samples_by_run: by (system, seed). Only seeds that both systems have are compared.
     """
-    systems = list(dict.fromkeys(system for system, _ in runs))
+    systems = list(dict.fromkeys(system for system, _ in samples_by_run))
     for system in systems:
         for other in plan.experiment.tested_against():
-            own_seeds = [seed for name, seed in runs if name == system]
-            seeds = [seed for seed in own_seeds if (other, seed) in runs]
+            own_seeds = [seed for name, seed in samples_by_run if name == system]
+            seeds = [seed for seed in own_seeds if (other, seed) in samples_by_run]
             if system == other or not seeds:
                 continue
             choices: list[tuple[int | None, list[int]]] = [(None, seeds)]
             choices += [(seed, [seed]) for seed in seeds]
             for seed, chosen in choices:
                 found = compare(
-                    [runs[other, one] for one in chosen], [runs[system, one] for one in chosen]
+                    [samples_by_run[other, one] for one in chosen],
+                    [samples_by_run[system, one] for one in chosen],
                 )
                 yield SystemComparison(
                     task=task,

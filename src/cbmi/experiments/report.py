@@ -31,7 +31,7 @@ from cbmi.experiments.report_costs import (
 )
 from cbmi.experiments.report_jobs import (
     JobRow,
-    experiment_facts,
+    experiment_details,
     job_rows,
     jobs_markdown,
     missing_runs,
@@ -45,17 +45,16 @@ from cbmi.experiments.table import (
     results_latex,
     results_markdown,
     results_table,
-    signed,
 )
 from cbmi.files import locked, write_atomically
 from cbmi.reporting.drawing import Picture, data_address
 from cbmi.reporting.pages import render_page
-from cbmi.reporting.tables import csv_of_records
+from cbmi.reporting.tables import csv_of_records, escape_markdown, signed
 from cbmi.yaml_text import dump_yaml
 
 CAPTIONS = {
     "differences": (
-        "Difference to the baseline: diamonds are means, dots are seeds, each against its own "
+        "Difference from the baseline: diamonds are means, dots are seeds, each against its own "
         "baseline; an arrow stands for a system too far off to be drawn."
     ),
     "sweep": "Score over the setting that varies; bars are standard deviations over the seeds.",
@@ -80,9 +79,9 @@ class ReportView:
     accuracies: list[AccuracyRow]
     costs: list[CostRow]
     jobs: list[JobRow]
-    missing: list[str]
+    missing: str  # a sentence about the runs that are not done; empty: there are none
     signatures: dict[str, str]  # of the metric, by task
-    facts: list[tuple[str, str]]
+    details: list[tuple[str, str]]
     settings: str  # of the experiment, as YAML
 
 
@@ -134,9 +133,9 @@ def render_report(
         accuracies=accuracy_rows(experiment, results),
         costs=cost_rows(experiment, results) if experiment.report.costs else [],
         jobs=job_rows(results, links),
-        missing=missing_runs(experiment, results),
+        missing=_missing_text(missing_runs(experiment, results)),
         signatures=signatures,
-        facts=experiment_facts(results),
+        details=experiment_details(results),
         settings=dump_yaml(experiment.model_dump(mode="json", exclude_defaults=True)),
     )
     files: dict[str, str | bytes] = {
@@ -172,7 +171,7 @@ def _report_page(view: ReportView) -> str:
 
 
 def _report_markdown(view: ReportView) -> str:
-    parts = [f"# {view.title}\n"]
+    parts = [f"# {escape_markdown(view.title)}\n"]
     if view.table.rows:
         parts.append(results_markdown(view.table))
     for name in view.pictures:
@@ -184,16 +183,19 @@ def _report_markdown(view: ReportView) -> str:
     if view.costs:
         parts.append(costs_markdown(view.costs))
     if view.missing:
-        parts.append(_missing_markdown(view.missing))
-    parts.append("\n".join(f"- {name}: {value}" for name, value in view.facts))
+        parts.append(escape_markdown(view.missing) + "\n")
+    for name, value in view.details:
+        parts.append(f"- {name}: {escape_markdown(value)}")
     for task, signature in view.signatures.items():
-        parts.append(f"- {task}: `{signature}`")
+        parts.append(f"- {escape_markdown(task)}: `{signature}`")
     parts += ["", jobs_markdown(view.jobs)]
     return "\n".join(parts) + "\n"
 
 
-def _missing_markdown(missing: Sequence[str]) -> str:
+def _missing_text(missing: Sequence[str]) -> str:
+    if not missing:
+        return ""
     runs = "1 run" if len(missing) == 1 else f"{len(missing)} runs"
     shown = "; ".join(missing[:MISSING_SHOWN])
     more = "; …" if len(missing) > MISSING_SHOWN else ""
-    return f"Not done yet: {runs} ({shown}{more}).\n"
+    return f"Not done yet: {runs} ({shown}{more})."

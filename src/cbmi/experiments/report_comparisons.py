@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from cbmi.experiments.records import SystemComparison
 from cbmi.experiments.settings import ExperimentSettings
-from cbmi.experiments.table import signed
-from cbmi.reporting.tables import escape_markdown, markdown_table
+from cbmi.reporting.tables import escape_markdown, markdown_table, signed
 
 COMPARISON_NOTE = (
-    "p is sacrebleu's, by paired bootstrap over the sentences: about half of a two-sided one, and "
-    "about 0.4 where nothing differs. How much another training run of the same system would "
-    "differ is not in it. The standard error is that of the mean of the seeds' differences."
+    "p-values are those of sacrebleu's paired bootstrap over the sentences. They are about half of "
+    "a two-sided p-value, and about 0.4 for two systems of equal quality. They do not cover the "
+    "variation between training runs of one system. The standard error is that of the mean "
+    "difference over the seeds."
 )
 
 

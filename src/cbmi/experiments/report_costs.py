@@ -17,14 +17,13 @@ COST_TITLES = (
     "parameters, M",
     "training, s",
     "tokens/s",
-    "time a token",
+    "time per token (baseline = 1)",
     "disk, MB",
 )
 COST_NOTE = (
-    "Means over the seeds. Training: time in steps, without validation, with what is compiled once "
-    "at its beginning; tokens/s: median of the log's lines; time a token: beside the baseline's. "
-    "What all systems share trains the language model as well, which only some of them need. Runs "
-    "side by side on one device slow each other down."
+    "Means over the seeds. Training is the time spent in steps: it includes compilation, not "
+    "validation. tokens/s is the median over the log. The shared stages also train the language "
+    "model, which only some systems need. Jobs that share a device slow each other down."
 )
 
 

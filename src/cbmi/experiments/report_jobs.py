@@ -9,7 +9,7 @@ from typing import Any
 from cbmi.experiments.records import JobResult
 from cbmi.experiments.settings import ExperimentSettings
 from cbmi.progress import clock
-from cbmi.reporting.tables import markdown_table
+from cbmi.reporting.tables import escape_markdown, markdown_table
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,13 @@ def job_rows(results: Sequence[JobResult], links: Mapping[str, str]) -> list[Job
 def jobs_markdown(rows: Sequence[JobRow]) -> str:
     cells = []
     for row in rows:
-        name = f"[{row.id}]({row.folder}/result.json)" if row.folder else row.id
+        name = escape_markdown(row.id)
+        if row.folder:
+            name = f"[{name}]({row.folder}/result.json)"
+        scores = escape_markdown(row.scores)
         steps = str(row.steps or "")
-        cells.append([name, row.scores, steps, row.training, row.whole, row.device])
+        device = escape_markdown(row.device)
+        cells.append([name, scores, steps, row.training, row.whole, device])
     header = ["job", "BLEU", "steps", "training", "whole job", "device"]
     return markdown_table(header, cells, align="llrrrl")
 
@@ -77,7 +81,7 @@ def missing_runs(experiment: ExperimentSettings, results: Sequence[JobResult]) -
     return missing
 
 
-def experiment_facts(results: Sequence[JobResult]) -> list[tuple[str, str]]:
+def experiment_details(results: Sequence[JobResult]) -> list[tuple[str, str]]:
     """What a reader asks first: when, on what, with which versions, how long."""
     jobs = distinct_jobs(results)
     found = {
@@ -87,15 +91,15 @@ def experiment_facts(results: Sequence[JobResult]) -> list[tuple[str, str]]:
         "cbmi": {job.cbmi for job in jobs},
         "Commit": {job.commit for job in jobs},
     }
-    facts = []
+    details = []
     for name, values in found.items():
         known = sorted(value for value in values if value)
         if known:
-            facts.append((name, ", ".join(known)))
+            details.append((name, ", ".join(known)))
     total = sum(job.job_seconds or 0.0 for job in jobs)
     if total:
-        facts.append(("All jobs", f"{len(jobs)}, one after another {clock(total)}"))
-    return facts
+        details.append(("All jobs", f"{len(jobs)}, one after another {clock(total)}"))
+    return details
 
 
 def run_columns(results: Sequence[JobResult]) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import subprocess
 import time
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from cbmi import __version__
 from cbmi.experiments.jobs import Job, without_infinities
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import (
@@ -28,7 +26,9 @@ from cbmi.experiments.records import (
 from cbmi.files import disk_errors, locked, read_json, to_json, write_atomically
 from cbmi.inspection.prior_accuracy import PriorAccuracy
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
-from cbmi.training.world import choose_device
+from cbmi.training.log import read_log
+from cbmi.training.world import choose_device, device_name
+from cbmi.version import __version__
 
 WEIGHTS = ("weight_mean", "weight_std", "zero_weights")  # in a run's log
 
@@ -55,7 +55,7 @@ def collect(job: Job, device: str, steps_before: int) -> JobResult:
     result = replace(
         result,
         job_seconds=round(seconds, 1),
-        device=device_name(device),
+        device=device_name(choose_device(device)),
         torch=torch.__version__,
         cbmi=__version__,
         commit=_commit(),
@@ -98,12 +98,7 @@ def _result_of_run(job: Job, steps_before: int) -> JobResult:
 
 def _log_lines(job: Job) -> list[dict[str, Any]]:
     """The lines of the run's log that are of the job's own stages."""
-    lines = []
-    for text in job.run.log.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        if line["stage"] in job.stages:
-            lines.append(line)
-    return lines
+    return [line for line in read_log(job.run.log) if line["stage"] in job.stages]
 
 
 def _parameters(job: Job) -> dict[str, int]:
@@ -144,27 +139,20 @@ def _preparation(job: Job) -> PreparationCost:
 
 def _commit() -> str | None:
     """Of the checkout that this package lies in, if it lies in one."""
-    folder = str(Path(__file__).parent)
-    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--exclude=*"]
+    file = Path(__file__)
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        # Installed in a virtual environment, the package may lie in a repository that is not its
+        # own, whose commit says nothing about it.
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)
+        return _git(file.parent, "describe", "--always", "--dirty", "--exclude=*")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def device_name(device: str) -> str:
-    """What a reader knows the device by, such as NVIDIA H200."""
-    chosen = choose_device(device)
-    if chosen.type == "cuda":
-        return torch.cuda.get_device_name(chosen)
-    try:  # Linux; elsewhere the kind of processor has to do
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def _git(folder: Path, *arguments: str) -> str:
+    """What a git command prints in a folder."""
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def write_results(plan: Plan, comparisons: Iterable[SystemComparison] = ()) -> None:

@@ -74,7 +74,7 @@ class Runner:
             job, lock = taken
             try:
                 self._do(job, device, lock)
-            except Exception as error:  # whatever one job meets, the others go on
+            except Exception as error:  # whatever one job meets, the others continue
                 self._fail(job, str(error) or type(error).__name__)
             finally:
                 os.close(lock)
@@ -126,7 +126,8 @@ class Runner:
                 pass_fds=[lock],
                 env=job_environment(self.devices),
             )
-            self.running[job.id] = process
+            with self.changed:
+                self.running[job.id] = process
             if self.stop_signal is not None:  # it came while the process was being started
                 process.terminate()
             status = process.wait()
@@ -159,7 +160,8 @@ class Runner:
             job.run.copy(self.plan.jobs[job.after].run)
 
     def _fail(self, job: Job, reason: str) -> None:
-        self.failed[job.id] = reason
+        with self.changed:  # re-entrant: the caller may have it
+            self.failed[job.id] = reason
         say(f"{job.id} failed: {reason}")
 
     def _show(self, progress: Bar) -> None:
@@ -172,14 +174,14 @@ class Runner:
                     busy.append(job)
                 elif job.id not in self.pending:
                     over.append(job)
+            finished = [job for job in over if job.id not in self.failed]
             elsewhere = sorted(self.elsewhere & self.pending.keys())
         if len(over) != self.written:
             self.written = len(over)
             try:
                 write_results(self.plan)
-            except UserError as error:  # the jobs go on; each has its own result
+            except UserError as error:  # the jobs continue; each has its own result
                 say(str(error))
-        finished = [job for job in over if job.id not in self.failed]
         failed = len(over) - len(finished)
         done = sum(job.steps for job in finished)
         notes = [f"{len(finished)} of {len(self.wanted)} jobs"]
@@ -195,6 +197,7 @@ class Runner:
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         """Pass SIGTERM and Ctrl-C on to the jobs, which save; the same command resumes them."""
+        # no lock: a signal handler must not wait
         self.stop_signal = number
         for process in list(self.running.values()):
             if process is not None and process.poll() is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from cbmi.config import Count, Flag, Name, Positive, Settings, check
+from cbmi.config import Flag, Name, NonNegativeInt, PositiveInt, Settings, check
 from cbmi.errors import UserError
 from cbmi.overrides import nearest, read_mapping, with_overrides
 
@@ -29,7 +29,7 @@ Number = Annotated[int | float, BeforeValidator(_number)]
 class TaskSettings(Settings):
     """A run file. All its stages except the last are trained once per seed, for all systems."""
 
-    run: str  # looked for from the working folder, then from the experiment file's
+    run: str  # the run file; looked for in the working folder, then in the experiment file's
     label: str | None = None  # the table's column
     block: str | None = None  # the table's group of rows, such as the size of the model
     preset: str | None = None  # of the objectives' settings, such as wmt14-en-de
@@ -41,9 +41,7 @@ class TaskSettings(Settings):
     def _not_the_experiments(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
         for setting in settings:
             if setting.partition("=")[0] in ("seed", "output", "device"):
-                raise ValueError(
-                    f"'{setting}' is the experiment's own to say (seeds, output, --devices)"
-                )
+                raise ValueError(f"'{setting}' cannot be set here; use seeds, output or --devices")
         return settings
 
 
@@ -54,7 +52,7 @@ class SystemSettings(Settings):
     label: str | None = None
     # None: frozen if the objective needs one, else off.
     language_model: Literal["joint", "frozen", "cached", "off"] | None = None
-    steps: Positive | None = None  # of the last stage; None: the run file's
+    steps: PositiveInt | None = None  # of the last stage; None: the run file's
     restart_optimizer: Flag | None = None  # likewise
     # One setting of the objective and its values: one system per value.
     vary: dict[str, Annotated[tuple[Number, ...], Field(min_length=1)]] = Field(
@@ -87,7 +85,7 @@ class ReportSettings(Settings):
     metric: MetricName = "bleu"
     # Test sets; "*": all of data.test; "valid": the validation set.
     sets: Annotated[tuple[str, ...], Field(min_length=1)] = (EVERY_TEST_SET,)
-    baseline: str | None = None  # whose score the differences are to; None: the first system
+    baseline: str | None = None  # the differences are from its score; None: the first system
     # Systems that the others are tested against; none: the baseline.
     significance: Annotated[tuple[str, ...], Field(max_length=4)] = ()
     costs: Flag = False  # a table of parameters, time and disk
@@ -101,7 +99,7 @@ class ExperimentSettings(Settings):
     jobs: str | None = None
     tasks: Annotated[dict[Name, TaskSettings], Field(min_length=1)]
     systems: dict[Name, SystemSettings] = Field(default_factory=dict)
-    seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (1,)
     analyses: tuple[Literal["prior-accuracy"], ...] = ()  # of the first stages' runs
     report: ReportSettings = ReportSettings()
     # By task and system: BLEU that others have published, shown beside what was measured on the
@@ -111,7 +109,7 @@ class ExperimentSettings(Settings):
     @model_validator(mode="after")
     def _names_are_known(self) -> ExperimentSettings:
         if not self.systems and not self.analyses:
-            raise ValueError("systems: there is none, and no analysis either")
+            raise ValueError("give at least one system or analysis")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: the same seed is given twice")
         self._check_unique()
@@ -166,7 +164,7 @@ class ExperimentSettings(Settings):
 
     @property
     def baseline(self) -> str | None:
-        """The system whose score the differences are to; None: there is no system."""
+        """The system whose score the differences are from; None: there is no system."""
         return self.report.baseline or next(iter(self.expanded()), None)
 
     def tested_against(self) -> list[str]:
@@ -200,7 +198,7 @@ class ExperimentSettings(Settings):
 
 
 def _check_repeated(problem: str, values: Sequence[Any], names: Sequence[str]) -> None:
-    """Refuse a value that is there twice; `names` says what each is called."""
+    """Refuse a duplicate value; `names` says what each is called."""
     for value, name in zip(values, names, strict=True):
         if values.count(value) > 1:
             raise ValueError(f"{problem} '{name}'")

@@ -10,7 +10,7 @@ import numpy as np
 from cbmi.experiments.records import JobKind, JobResult, SystemComparison
 from cbmi.experiments.settings import VALIDATION_SET, ExperimentSettings
 from cbmi.reporting.latex import escaped
-from cbmi.reporting.tables import escape_markdown, markdown_table
+from cbmi.reporting.tables import escape_markdown, markdown_table, signed
 
 SYMBOLS = ("*", "†", "‡", "§")  # of the systems that the others are tested against, in order
 LATEX_SYMBOLS = {"*": r"\ast", "†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
@@ -24,7 +24,7 @@ class ScoreCell:
 
     scores: dict[int, float]  # by seed
     jobs: dict[int, str]  # by seed
-    # To the baseline, by seed; none for the baseline itself, or where it is missing.
+    # From the baseline, by seed; none for the baseline itself, or where it is missing.
     differences: dict[int, float]
     marks: str = ""  # such as "**"
     best: bool = False
@@ -57,7 +57,7 @@ class ScoreCell:
         return f" ± {self.std:.2f}" if len(self.scores) > 1 else ""
 
     @property
-    def short(self) -> str:
+    def missing_seeds(self) -> str:
         """Says so where runs are missing."""
         count = len(self.scores)
         return "" if count == self.wanted else f" [{count} of {self.wanted} seeds]"
@@ -74,12 +74,6 @@ class ScoreCell:
 
 def _mean(by_seed: dict[int, float]) -> float:
     return float(np.mean(list(by_seed.values())))
-
-
-def signed(difference: float) -> str:
-    """+0.91; what rounds to nothing has no minus."""
-    text = f"{difference:+.2f}"
-    return "+0.00" if text == "-0.00" else text
 
 
 @dataclass(frozen=True)
@@ -109,8 +103,8 @@ class _Column:
 
 
 @dataclass
-class _Runs:
-    """Those of one system, by seed."""
+class _ScoresBySeed:
+    """Of one system on one test set."""
 
     scores: dict[int, float] = field(default_factory=dict)
     jobs: dict[int, str] = field(default_factory=dict)
@@ -193,7 +187,7 @@ def _column_cells(
     lower = metric in LOWER_IS_BETTER
     runs = _runs_by_system(results, column, metric)
     best = _best_systems(runs, lower)
-    base = runs.get(experiment.baseline or "", _Runs())
+    base = runs.get(experiment.baseline or "", _ScoresBySeed())
     cells = {}
     for system, own in runs.items():
         differences = {}
@@ -219,13 +213,15 @@ def _column_cells(
     return cells
 
 
-def _runs_by_system(results: Sequence[JobResult], column: _Column, metric: str) -> dict[str, _Runs]:
+def _runs_by_system(
+    results: Sequence[JobResult], column: _Column, metric: str
+) -> dict[str, _ScoresBySeed]:
     """Scores and jobs on a column's test set, seeds in ascending order."""
-    runs: dict[str, _Runs] = {}
+    runs: dict[str, _ScoresBySeed] = {}
     for result in sorted(results, key=_seed):
         scores = result.scores.get(column.test_set, {})
         if result.task == column.task and result.system is not None and metric in scores:
-            own = runs.setdefault(result.system, _Runs())
+            own = runs.setdefault(result.system, _ScoresBySeed())
             own.scores[result.seed] = scores[metric]
             own.jobs[result.seed] = result.job
     return runs
@@ -235,7 +231,7 @@ def _seed(result: JobResult) -> int:
     return result.seed
 
 
-def _best_systems(runs: dict[str, _Runs], lower: bool) -> set[str]:
+def _best_systems(runs: dict[str, _ScoresBySeed], lower: bool) -> set[str]:
     """The best among those with the most seeds; none where there is nothing to compare."""
     most = max((len(own.scores) for own in runs.values()), default=0)
     means = {name: _mean(own.scores) for name, own in runs.items() if len(own.scores) == most}
@@ -269,9 +265,8 @@ def _notes(experiment: ExperimentSettings, seeds: int) -> list[str]:
             "that both have."
         )
     if experiment.baseline is not None:
-        note = (
-            f"In brackets: difference to {experiment.label(experiment.baseline)}. Bold: the best."
-        )
+        baseline = experiment.label(experiment.baseline)
+        note = f"In parentheses: difference from {baseline}. Bold: best."
         if any(experiment.metric(task) in LOWER_IS_BETTER for task in experiment.tasks):
             note += " Lower TER is better."
         notes.append(note)
@@ -307,7 +302,7 @@ def _markdown_cell(cell: ScoreCell | None) -> str:
     if cell is None:
         return "–"
     text = f"**{cell.text()}**" if cell.best else cell.text()
-    text += escape_markdown(cell.marks) + cell.short
+    text += escape_markdown(cell.marks) + cell.missing_seeds
     if cell.published:
         text += f" [published: {cell.published}]"
     return text
@@ -344,10 +339,11 @@ def _latex_label(row: SystemRow) -> str:
 def _latex_cell(cell: ScoreCell | None, spread: bool) -> str:
     if cell is None:
         return "--"
-    text = escaped(f"{cell.mean:.2f}{cell.spread}") if spread else cell.text(spread=False)
+    text = f"{cell.mean:.2f}{cell.spread}" if spread else cell.text(spread=False)
+    text = escaped(text)
     if cell.marks:
         symbols = "".join(LATEX_SYMBOLS[mark] for mark in cell.marks)
         text += f"$^{{{symbols}}}$"
     if cell.best:
         text = rf"\textbf{{{text}}}"
-    return text + escaped(cell.short)
+    return text + escaped(cell.missing_seeds)

@@ -7,7 +7,6 @@ PREFIX.scores: another threshold, or the other score, costs no more scoring.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
+import torch
 
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_file
@@ -76,10 +76,16 @@ def filter_files(
 ) -> FilterResult:
     """Score a corpus and split it, alone or with the other processes that torchrun started.
 
-    `run` is a run directory, or a model that is used as it is: `checkpoint` and `device` are for
-    the former. `files` are two aligned files or one .tsv; what is written begins with `output`.
+    `run` is a run directory, or a model in float32 that is used as it is: `checkpoint` and `device`
+    are for the former. `files` are two aligned files or one .tsv; what is written begins with
+    `output`.
     """
     if isinstance(run, TrainedModel):
+        if run.precision is not torch.float32:
+            raise UserError(
+                f"{run.run.path}: filtering needs float32 scores; load the model with "
+                "precision='fp32'."
+            )
         with join_world(str(run.device)) as world:
             return filter_corpus(run, files, settings, output, world)
     with join_world(device) as world:
@@ -152,11 +158,11 @@ def _check_outputs(outputs: _Outputs, prefix: Path, files: Sequence[str]) -> Non
         for file in files:
             if path.exists() and path.samefile(file):
                 raise UserError(
-                    f"{file} would be written over by -o {prefix}: choose another prefix."
+                    f"{file} would be overwritten by output {prefix}: choose another prefix."
                 )
         if path.is_dir():
             raise UserError(
-                f"{path}: this is a folder, where a file is to be written: choose another -o."
+                f"{path}: this is a folder, but has to be a file: choose another output."
             )
 
 
@@ -192,8 +198,13 @@ def _write_parts(
     All files appear when all are complete.
     """
     with ExitStack() as stack:
-        kept = [_open(stack, path) for path in outputs.kept.values()]
-        dropped = [_open(stack, path) for path in outputs.dropped.values()]
+        # All streams are opened after all files, so all are closed before the first file appears.
+        kept_files = [stack.enter_context(atomic_file(path)) for path in outputs.kept.values()]
+        dropped_files = [
+            stack.enter_context(atomic_file(path)) for path in outputs.dropped.values()
+        ]
+        kept = [_open(stack, path) for path in kept_files]
+        dropped = [_open(stack, path) for path in dropped_files]
         seen = 0
         with bar("Writing", len(scores), "pairs") as progress:
             for window in read_windows(files, Counter()):
@@ -213,15 +224,10 @@ def _write_parts(
             raise UserError(
                 f"{' and '.join(files)}: this has changed while it was read; filter it again."
             )
-        for stream in [*kept, *dropped]:
-            stream.flush()
-            os.fsync(stream.fileno())
-            stream.close()
 
 
 def _open(stack: ExitStack, path: Path) -> TextIO:
-    temporary = stack.enter_context(atomic_file(path))
-    return open(temporary, "w", encoding="utf-8", newline="\n")
+    return stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
 
 
 def _write_row(streams: Sequence[TextIO], columns: Sequence[str]) -> None:
@@ -248,7 +254,8 @@ def _notes(settings: FilterSettings, table: PairTable) -> list[str]:
 
 def _say_scored(prefix: Path, outputs: _Outputs, pairs: int) -> None:
     say(
-        f"{count_text(pairs)} scored. Look at {outputs.page}, then say --keep SHARE or --min SCORE."
+        f"{count_text(pairs)} scored. Look at {outputs.page}, then give --keep SHARE or --min "
+        "SCORE."
     )
     if any(path.exists() for path in outputs.parts()):
         say(f"{prefix}.kept.* and {prefix}.dropped.* still exist from an earlier choice.")

@@ -43,15 +43,15 @@ from cbmi.reporting.tables import csv_text
 # Where samples are taken: names of quantiles of the scores.
 QUANTILES = {
     "The lowest": 0.0,
-    "At 0.5 %": 0.005,
-    "At 1 %": 0.01,
-    "At 2 %": 0.02,
-    "At 5 %": 0.05,
-    "At 10 %": 0.1,
-    "At 20 %": 0.2,
-    "At 30 %": 0.3,
-    "At 50 %": 0.5,
-    "At 75 %": 0.75,
+    "At 0.5%": 0.005,
+    "At 1%": 0.01,
+    "At 2%": 0.02,
+    "At 5%": 0.05,
+    "At 10%": 0.1,
+    "At 20%": 0.2,
+    "At 30%": 0.3,
+    "At 50%": 0.5,
+    "At 75%": 0.75,
     "The highest": 1.0,
 }
 SAMPLES = 6  # pairs shown at each quantile, and of what each rule drops
@@ -78,7 +78,7 @@ class _SamplePlaces:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _ShownPair:
     """What the template shows of a pair."""
 
     line: int  # from 1
@@ -93,7 +93,7 @@ class _Sample:
 class _SampleGroup:
     name: str
     detail: str
-    pairs: list[_Sample]
+    pairs: list[_ShownPair]
 
 
 class _ShareRow(NamedTuple):
@@ -219,7 +219,7 @@ def _sample_groups(
         samples = []
         for place in group.places.tolist():
             is_dropped = bool(verdicts[place] != Verdict.KEPT)
-            samples.append(_sample(scored[place], place, signal, is_dropped))
+            samples.append(_shown_pair(scored[place], place, signal, is_dropped))
         groups.append(_SampleGroup(group.name, group.detail, samples))
     return groups
 
@@ -265,12 +265,12 @@ def _score_some(
     return dict(zip(pairs, scored, strict=True))
 
 
-def _sample(pair: ScoredPair, place: int, signal: Signal, dropped: bool) -> _Sample:
+def _shown_pair(pair: ScoredPair, place: int, signal: Signal, dropped: bool) -> _ShownPair:
     words = word_cells(pair).words
     source = pair.source
     if len(source) > LONGEST_SOURCE:
         source = source[:LONGEST_SOURCE] + " …"
-    return _Sample(
+    return _ShownPair(
         line=place + 1,
         source=source,
         words=words[:MOST_WORDS],

@@ -88,8 +88,8 @@ class PairFeatures(NamedTuple):
 
     empty: np.ndarray  # whether a side has no text
     copies: np.ndarray  # whether the target equals the source, except for spaces
-    lengths: np.ndarray  # log of the target's length over the source's, in characters
-    texts: np.ndarray  # a number for the text of the pair: equal texts have equal numbers
+    log_length_ratio: np.ndarray  # log of the target's length over the source's, in characters
+    text_hash: np.ndarray  # a number for the text of the pair: equal texts have equal numbers
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class PairTable:
     @cached_property
     def repeated(self) -> np.ndarray:
         """(pairs,) whether an earlier pair has the same text."""
-        texts = self.features.texts
-        _, first = np.unique(texts, return_index=True)
-        repeated = np.ones(len(texts), dtype=bool)
+        hashes = self.features.text_hash
+        _, first = np.unique(hashes, return_index=True)
+        repeated = np.ones(len(hashes), dtype=bool)
         repeated[first] = False
         repeated[self.features.empty] = False
         return repeated
@@ -118,11 +118,11 @@ def pair_features(pairs: Sequence[Pair]) -> PairFeatures:
     copies = np.array([is_copy(pair) for pair in pairs]) & ~empty
     # At least 1: the logarithm of an empty side would be infinite.
     ratios = np.log(np.maximum(target_lengths, 1)) - np.log(np.maximum(source_lengths, 1))
-    texts = np.array([_text_number(pair) for pair in pairs])
-    return PairFeatures(empty, copies, ratios, texts)
+    hashes = np.array([_text_hash(pair) for pair in pairs])
+    return PairFeatures(empty, copies, ratios, hashes)
 
 
-def _text_number(pair: Pair) -> float:
+def _text_hash(pair: Pair) -> float:
     """A hash of the text, the same whatever the spaces: 53 bits, which a float holds exactly."""
     source = " ".join(pair[0].split())
     target = " ".join(pair[1].split())
@@ -143,24 +143,22 @@ class FilterSettings:
 
     def __post_init__(self) -> None:
         if self.by not in SIGNALS:
-            raise UserError(f"--by: '{self.by}' should be {' or '.join(SIGNALS)}.")
+            raise UserError(f"by: '{self.by}' is not one of {', '.join(SIGNALS)}.")
         if self.keep is not None and self.minimum is not None:
-            raise UserError("filter: say either --keep SHARE or --min SCORE, not both.")
+            raise UserError("give either keep (a share) or minimum (a score), not both.")
         if self.minimum is not None and not math.isfinite(self.minimum):
-            raise UserError(f"--min: {self.minimum} should be a number, such as 0.5.")
+            raise UserError(f"minimum: {self.minimum} should be a number, such as 0.5.")
         if self.by == "likelihood" and self.minimum is not None and self.minimum > 0:
             raise UserError(
-                f"--min: {self.minimum:g} is above 0, and no likelihood is; say a number such as "
-                "-1."
+                f"minimum: {self.minimum:g} is above 0, but a log-likelihood never is; use a "
+                "number such as -1."
             )
         if self.keep is not None and not 0 < self.keep <= 1:
             raise UserError(
-                f"--keep: {self.keep:g} should be a share above 0 and at most 1, such as 0.9."
+                f"keep: {self.keep:g} should be a share above 0 and at most 1, such as 0.9."
             )
         if self.max_ratio is not None and not 1 < self.max_ratio < math.inf:
-            raise UserError(
-                f"--max-ratio: {self.max_ratio:g} should be a number above 1, such as 2."
-            )
+            raise UserError(f"max_ratio: {self.max_ratio:g} should be a number above 1, such as 2.")
 
     @property
     def by_score(self) -> bool:
@@ -184,8 +182,8 @@ class FilterSettings:
         if self.drop_duplicates:
             verdicts[table.repeated] = Verdict.DUPLICATE
         if self.max_ratio is not None:
-            usual = np.median(features.lengths[~features.empty])
-            odd = np.abs(features.lengths - usual) > math.log(self.max_ratio)
+            usual = np.median(features.log_length_ratio[~features.empty])
+            odd = np.abs(features.log_length_ratio - usual) > math.log(self.max_ratio)
             verdicts[odd] = Verdict.LENGTHS
         if self.drop_copies:
             verdicts[features.copies] = Verdict.COPY

@@ -18,14 +18,15 @@ from cbmi.data.text import check_pairs, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, to_json, write_atomically
 from cbmi.filtering.rules import SIGNALS, PairFeatures, PairTable, pair_features
-from cbmi.inference.model import TrainedModel
+from cbmi.inference.model import TrainedModel, truncation_note
 from cbmi.inference.scoring import WINDOW, Pair, PairScorer
 from cbmi.progress import Bar, bar, say
 from cbmi.training import checkpoint as store
 from cbmi.training.world import World
 
 # Of a chunk, float64 each. The names are written to plan.json.
-COLUMNS = [*SIGNALS, *PairFeatures._fields]
+FEATURE_COLUMNS = ["empty", "copies", "lengths", "texts"]  # in the order of `PairFeatures`
+COLUMNS = [*SIGNALS, *FEATURE_COLUMNS]
 
 
 class CorpusScores:
@@ -65,7 +66,7 @@ class CorpusScores:
         same_inputs = all(known.get(key) == plan[key] for key in ("corpus", "weights"))
         owner = "an older version of cbmi" if same_inputs else "another corpus or another model"
         raise UserError(
-            f"{self.folder} holds the scores of {owner}: choose another -o, or delete it."
+            f"{self.folder} holds the scores of {owner}: choose another output, or delete it."
         )
 
     def _plan(self) -> dict[str, Any]:
@@ -81,6 +82,7 @@ class CorpusScores:
 
     def complete(self, world: World) -> None:
         """Score the chunks that are missing; of several processes, each takes its share."""
+        truncated_before = self.model.truncated  # the model may be the caller's
         sizes = self._chunk_sizes()
         missing = []
         for number, size in enumerate(sizes):
@@ -101,9 +103,10 @@ class CorpusScores:
             for number, pairs in enumerate(read_windows(self.files, counts)):
                 if number in mine:
                     self._score_chunk(scorer, number, pairs, progress)
-        self.model.truncated = sum(world.gather(self.model.truncated))
+        truncated = sum(world.gather(self.model.truncated - truncated_before))
         if world.first:
-            self.model.report_truncated()
+            if truncated:
+                say(truncation_note(truncated))
             report_repaired(counts)
 
     def _chunk_sizes(self) -> list[int]:
@@ -135,20 +138,20 @@ class CorpusScores:
         features = PairFeatures(
             empty=np.empty(self.lines, dtype=bool),
             copies=np.empty(self.lines, dtype=bool),
-            lengths=np.empty(self.lines, dtype=np.float32),
-            texts=np.empty(self.lines),
+            log_length_ratio=np.empty(self.lines, dtype=np.float32),
+            text_hash=np.empty(self.lines),
         )
         for number, start in enumerate(range(0, self.lines, WINDOW)):
             rows = np.load(self._chunk_file(number), allow_pickle=False)
             place = slice(start, start + WINDOW)
             scores[place] = rows[:, COLUMNS.index(by)]
-            for name, column in features._asdict().items():
+            for name, column in zip(FEATURE_COLUMNS, features, strict=True):
                 column[place] = rows[:, COLUMNS.index(name)]
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             raise UserError(
-                f"{self.model.folder} gives no number for line {wrong[0] + 1} of {self.files[0]}: "
-                "it is damaged."
+                f"{self.model.folder}: the score of line {wrong[0] + 1} of {self.files[0]} is NaN "
+                "or infinite; the checkpoint is damaged."
             )
         return PairTable(scores, features)
 

@@ -72,7 +72,7 @@ def reading(kappa: float) -> str:
 
 
 def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of the mean, by bootstrap: its lower and its upper bound."""
+    """The 95% interval of the mean, by bootstrap: its lower and its upper bound."""
     sample = np.asarray(values, float)
     random = np.random.default_rng(seed)
     means = []

@@ -18,7 +18,7 @@ from cbmi.humaneval.agreement import interval, mean_kappa, paired_test, reading
 from cbmi.humaneval.study import CRITERIA, RatingRow, Study
 from cbmi.reporting.latex import escaped
 from cbmi.reporting.pages import render_page
-from cbmi.reporting.tables import csv_text, markdown_table
+from cbmi.reporting.tables import csv_text, escape_markdown, markdown_table, signed
 
 SUBSTANTIAL = 0.6  # the paper stars scores whose kappa is above it
 AVERAGE = "average"  # of all criteria, where an annotator has given all
@@ -37,7 +37,7 @@ class CriterionScore:
     """How well a system did by one criterion."""
 
     mean: float  # over lines; of a line, over annotators
-    low: float | None  # 95 % interval of the mean; None for a single line
+    low: float | None  # 95% interval of the mean; None for a single line
     high: float | None
     ratings: int
 
@@ -188,13 +188,11 @@ def write_study_report(study: Study, folder: Path) -> str:
     summary = study_summary(study)
     text = study_markdown(summary)
     view = {
-        "systems": summary.systems,
-        "agreement": summary.agreement,
-        "annotators": summary.annotators,
-        "raters": summary.raters,
-        "items": summary.items,
+        "summary": summary,
         "criteria": SCORES,
         "substantial": SUBSTANTIAL,
+        "any_starred": any(summary.starred(criterion) for criterion in CRITERIA),
+        "signed": signed,
     }
     files = {
         "report.html": render_page("cbmi.humaneval", "study.html.jinja", view),
@@ -213,7 +211,7 @@ def study_markdown(summary: StudySummary) -> str:
     rows = []
     for system in summary.systems:
         cells = [_markdown_cell(summary, system, name) for name in SCORES]
-        rows.append([system.system.replace("|", r"\|"), *cells])
+        rows.append([escape_markdown(system.system), *cells])
     lines = [markdown_table(["Model", "Adequacy", "Fluency", "Avg."], rows, "lrrr"), ""]
     for criterion, agreement in summary.agreement.items():
         if agreement is None:
@@ -225,8 +223,9 @@ def study_markdown(summary: StudySummary) -> str:
                 f"{agreement.items} items: {agreement.reading} agreement{star}."
             )
     lines.append(
-        "- In brackets: 95 % interval (bootstrap over lines); difference to the first over the "
-        "lines that the same annotators have rated of both, p (paired randomisation)."
+        "- In square brackets: 95% interval (bootstrap over lines). In parentheses: difference "
+        "from the first system over the lines on which the same annotators rated both, and its "
+        "p-value (paired randomisation test)."
     )
     for annotator, done in summary.annotators.items():
         lines.append(f"- {annotator}: {done} of {summary.items} items rated.")
@@ -243,7 +242,7 @@ def _markdown_cell(summary: StudySummary, system: SystemRatings, name: str) -> s
         text += f" [{score.low:.2f}, {score.high:.2f}]"
     test = system.tests.get(name)
     if test is not None:
-        text += f" ({test.difference:+.2f}, p {test.p:.3f})"
+        text += f" ({signed(test.difference)}, p {test.p:.3f})"
     if summary.starred(name):
         text += "*"
     return text

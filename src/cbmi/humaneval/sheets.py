@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from cbmi.humaneval.study import CRITERIA, HIGHEST, LOWEST, Rating, Study
 
 COLUMNS = ("annotator", "item", "source", "reference", "translation", *CRITERIA)
 DELIMITERS = ",;\t"  # spreadsheet programs choose by the language they are set to
+_FIELD_LIMIT = threading.Lock()  # held while the csv module's limit is raised
 VALUES = [str(value) for value in range(LOWEST, HIGHEST + 1)]
 
 
@@ -64,12 +66,13 @@ def import_sheet(study: Study, annotator: str, path: Path) -> ImportedRatings:
 @contextmanager
 def _fields_of_any_length(length: int) -> Iterator[None]:
     """Let the csv module read fields of this length; its limit holds for the whole process."""
-    limit = csv.field_size_limit()
-    csv.field_size_limit(max(length, limit))
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
+    with _FIELD_LIMIT:
+        limit = csv.field_size_limit()
+        csv.field_size_limit(max(length, limit))
+        try:
+            yield
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _read_ratings(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cbmi.data.text import read_lines
+from cbmi.data.text import read_lines, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, disk_errors
 
@@ -45,6 +45,10 @@ CREATE TABLE ratings (
   PRIMARY KEY (annotator, item, criterion)
 );
 """
+
+
+class StudyFileError(UserError):
+    """The study's file cannot be read or written, or is locked for too long."""
 
 
 class Rating(NamedTuple):
@@ -103,10 +107,11 @@ def create_study(
     for name, count in Counter(name for name, _ in systems).items():
         if count > 1:
             raise UserError(f"--system: two systems are named '{name}'.")
-    sources = list(read_lines(source, Counter()))
+    counts: Counter[str] = Counter()
+    sources = list(read_lines(source, counts))
 
     def aligned(file: str) -> list[str]:
-        lines = list(read_lines(file, Counter()))
+        lines = list(read_lines(file, counts))
         if len(lines) != len(sources):
             raise UserError(
                 f"{source} has {len(sources)} lines but {file} has {len(lines)}: "
@@ -131,6 +136,7 @@ def create_study(
     with atomic_file(path) as temporary:
         study = Study(temporary, new=True)
         study.fill(lines, sources, references, translations, annotators, draw)
+    report_repaired(counts)
     return open_study(folder)
 
 
@@ -167,7 +173,7 @@ class Study:
             finally:
                 connection.close()  # rolls back what was not committed
         except sqlite3.Error as error:
-            raise UserError(f"{self.path}: {error}.") from error
+            raise StudyFileError(f"{self.path}: {error}.") from error
 
     def fill(
         self,

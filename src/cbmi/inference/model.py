@@ -135,8 +135,7 @@ class TrainedModel:
 
     def report_truncated(self) -> None:
         if self.truncated:
-            lines = "1 line was" if self.truncated == 1 else f"{self.truncated:,} lines were"
-            say(f"{lines} over {LONGEST_LINE} pieces long and truncated there.")
+            say(truncation_note(self.truncated))
 
     def hypotheses(
         self,
@@ -187,13 +186,14 @@ class TrainedModel:
     ) -> list[str] | list[list[Translation]]:
         """Translate lines of text, in order.
 
-        Gives one text per line; an empty line stays empty. With `nbest`, gives for each line the n
-        best translations with their scores, best first; none for an empty line.
+        Returns one text per line; an empty line stays empty. With `nbest`, returns for each line
+        the n best translations with their scores, best first; none for an empty line. A line of
+        over `LONGEST_LINE` pieces is truncated, and counted in `truncated`.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines; for one line, translate([line])")
         several = self.translations(
-            lines, beam=beam, length_penalty=length_penalty, nbest=nbest or 1
+            lines, beam=beam, length_penalty=length_penalty, nbest=1 if nbest is None else nbest
         )
         if nbest is not None:
             return list(several)
@@ -241,3 +241,9 @@ class TrainedModel:
         from cbmi.inference.weights import training_weights
 
         return training_weights(self, objective, settings)
+
+
+def truncation_note(count: int) -> str:
+    """How many lines were truncated, as a sentence."""
+    lines = "1 line was" if count == 1 else f"{count:,} lines were"
+    return f"{lines} over {LONGEST_LINE} pieces long and truncated there."

@@ -2,7 +2,8 @@
 
 Weights are those that the pairs would get in training if the whole file were one mini-batch. Token
 weights come from the sentence alone. Sentence weights come from the mean and spread of sentence
-CBMI over the file, without pairs that have an empty side.
+CBMI over the file, without pairs that have an empty side. They are always those of `std:
+population`, never shuffled.
 """
 
 from __future__ import annotations
@@ -266,7 +267,7 @@ class PairScorer:
         each = torch.arange(len(values))
         # One "token" per sentence: its token weight is 1, the sentence weights are what is wanted.
         weights = packed_cbmi_weights(
-            values, torch.tensor(filled), each, len(values), self.settings, 1
+            values, torch.tensor(filled, dtype=torch.bool), each, len(values), self.settings, 1
         )
         result: list[float] = weights.sentence.tolist()
         return result
@@ -283,6 +284,7 @@ def _cbmi_settings(model: TrainedModel) -> Cbmi:
     """The scales of the run's last CBMI stage; the paper's if it has none."""
     objective = build(model.config.objective("cbmi"), str(model.run.config_file))
     assert isinstance(objective, Cbmi)
+    # "official" depends on the padded length of a mini-batch, and a file has none.
     return objective.model_copy(update={"std": "population"})
 
 

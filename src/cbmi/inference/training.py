@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings, check, read_run_values
+from cbmi.errors import UserError
 from cbmi.inference.test_sets import score_test_sets
-from cbmi.overrides import read_mapping, with_changes
+from cbmi.overrides import with_changes
 from cbmi.progress import quiet
 from cbmi.training.log import OnRecord
 from cbmi.training.run import RunDirectory
@@ -24,13 +25,18 @@ def settings_of(config: Config, changes: Mapping[str, Any]) -> RunSettings:
     if isinstance(config, RunSettings):
         if not changes:
             return config
+        if any(key in ("model", "model.preset") for key in changes):
+            raise UserError(
+                "config: its model's sizes are already resolved; change the model in the run "
+                "file or in a mapping instead."
+            )
         values: Mapping[str, Any] = config.plain()
         where = "config"
     elif isinstance(config, Mapping):
         values = config
         where = "config"
     else:
-        values = read_mapping(config, "run file")
+        values = read_run_values(config)
         where = str(config)
     return check(RunSettings, with_changes(values, changes), where)
 
@@ -41,7 +47,7 @@ def train_and_test(
     on_log: Callable[[dict[str, Any]], None] | None,
     progress: bool,
 ) -> Path:
-    """Train a run, then translate and score its test sets; gives the run directory."""
+    """Train a run, then translate and score its test sets; returns the run directory."""
     settings = settings_of(config, changes)
     with _shown(progress):
         run = train_run(settings, cast("OnRecord | None", on_log))
@@ -52,7 +58,7 @@ def train_and_test(
 
 
 def prepare_data(config: Config, changes: Mapping[str, Any], progress: bool) -> Path:
-    """Learn the vocabulary and encode the corpus of a run; gives the run directory."""
+    """Learn the vocabulary and encode the corpus of a run; returns the run directory."""
     settings = settings_of(config, changes)
     with _shown(progress):
         run: RunDirectory = prepare_only(settings)

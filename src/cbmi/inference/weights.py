@@ -9,7 +9,7 @@ sentence included. A line that preparation left out of the corpus has the single
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,7 +32,7 @@ from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.seeds import seed_for
 from cbmi.training.stage_inputs import (
     StageInputs,
-    dropout_masks,
+    dropout_sample_count,
     frequency_of_pieces,
     values_of_tokens,
 )
@@ -42,13 +42,21 @@ def training_weights(
     model: TrainedModel, name: str, settings: Mapping[str, Any]
 ) -> Iterator[np.ndarray]:
     """One array of weights per line of the training text."""
-    choice = {**model.config.objective(name), **settings}
-    if "preset" in settings:  # a preset stands for all settings
-        choice = {"name": name, **settings}
+    choice = {**objective_choice(model, name, settings), **settings}
     corpus = open_corpus(model.run.path, "train")
     with tempfile.TemporaryDirectory() as folder:
         weights = compute_weights(model, choice, Path(folder) / "weights")
         yield from weights_by_line(weights, corpus)
+
+
+def objective_choice(model: TrainedModel, name: str, settings: Iterable[str]) -> dict[str, Any]:
+    """What the run's last stage with an objective says of it.
+
+    If `settings` (keys, or key=value) name a preset, its name alone: a preset stands for all.
+    """
+    if any(setting.partition("=")[0] == "preset" for setting in settings):
+        return {"name": name}
+    return model.config.objective(name)
 
 
 def write_weights(model: TrainedModel, choice: dict[str, Any], output: TextIO, spool: Path) -> None:
@@ -128,7 +136,7 @@ def _weights_of_batch(
 ) -> tuple[Tensor, Tensor]:
     """Corpus indices and weights of a mini-batch's tokens, as in training but without dropout."""
     scores = []
-    masks = dropout_masks(objective)
+    masks = dropout_sample_count(objective)
     for micro_batch in micro_batches:
         gold = micro_batch.target.ids
         found = model.gold_scores(inputs.frozen, micro_batch.source, micro_batch.inputs, gold)
@@ -149,7 +157,7 @@ def _weights_of_batch(
     together = join(scores)
     weights = objective.weights(together)
     assert weights is not None
-    return together.place, weights
+    return together.corpus_index, weights
 
 
 def weights_by_line(weights: np.ndarray, corpus: Corpus) -> Iterator[np.ndarray]:

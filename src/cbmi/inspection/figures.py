@@ -11,7 +11,6 @@ import numpy as np
 
 from cbmi.data.prepare import open_corpus
 from cbmi.data.statistics import counts_of_pieces
-from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.sentence_figure import MUTED, sentence_figure
@@ -187,14 +186,13 @@ def _stage_begins(log: Sequence[_LogRecord]) -> dict[str, int]:
 
 def _training_counts(model: TrainedModel) -> dict[str, int] | None:
     """How often each piece occurs in the training corpus; None if the run no longer has it."""
-    try:
-        corpus = open_corpus(model.run.path, "train")
-    except UserError:
+    if not (model.run.data / "train").exists():
         say(
             "There is no figure of CBMI by frequency: the run's training corpus (RUN/data/train) "
             "is gone."
         )
         return None
+    corpus = open_corpus(model.run.path, "train")
     counts = counts_of_pieces(corpus, len(model.target))
     pieces = model.target.pieces(range(len(counts)))
     return dict(zip(pieces, counts.tolist(), strict=True))

@@ -17,7 +17,7 @@ from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import bar, say
 from cbmi.reporting.drawing import check_plotting, write_pictures
 
-MOST_WORDS = 25  # of a sentence that `telling` chooses
+MOST_WORDS = 25  # of a sentence that `most_telling_pair` chooses
 
 
 def read_some(files: Sequence[str], limit: int) -> list[Pair]:
@@ -36,7 +36,7 @@ def read_some(files: Sequence[str], limit: int) -> list[Pair]:
     if len(set(lines)) > 1:
         check_pairs(files)  # raises an error that says what is wrong
     if lines[0] > len(pairs):
-        say(f"Shows the first {len(pairs):,} of {lines[0]:,} pairs; --limit takes more.")
+        say(f"Showing the first {len(pairs):,} of {lines[0]:,} pairs; raise --limit to see more.")
     return pairs
 
 
@@ -50,7 +50,7 @@ def inspect_pairs(
     """Write the page of the pairs by one model or two, and figures of the first one.
 
     The figures go into the folder `figures`, if it is given. `pair` is the number, from 1, of the
-    pair that has a figure of its own; None: `telling` chooses.
+    pair that has a figure of its own; None: `most_telling_pair` chooses.
     """
     check_plotting()
     if pair is not None and not 1 <= pair <= len(pairs):
@@ -67,7 +67,7 @@ def inspect_pairs(
     say(f"{page}: {len(pairs):,} {'pair' if len(pairs) == 1 else 'pairs'}")
     if figures is None:
         return
-    pictures = cbmi_figures(models[0], scored[0], pair or telling(scored[0]))
+    pictures = cbmi_figures(models[0], scored[0], pair or most_telling_pair(scored[0]))
     write_pictures(figures, pictures)
     whose = f" of {names[0]}" if len(models) > 1 else ""
     say(f"{figures}: {', '.join(pictures)}{whose}, each as SVG and PNG")
@@ -91,7 +91,7 @@ def _entries(scored: Sequence[Sequence[ScoredPair]]) -> list[HeatmapEntry]:
     return entries
 
 
-def telling(pairs: Sequence[ScoredPair]) -> int:
+def most_telling_pair(pairs: Sequence[ScoredPair]) -> int:
     """The number, from 1, of the pair for the paper's first figure.
 
     In it a word occurs twice, with the most different CBMI. It has not too many words, and its

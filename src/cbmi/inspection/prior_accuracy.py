@@ -28,7 +28,7 @@ from cbmi.model import LanguageModel, Packed, Translator, shift_right
 from cbmi.model.distribution import Distributions, States, keep_states
 from cbmi.objectives.priors import Prior, log_prior
 from cbmi.progress import bar
-from cbmi.reporting.tables import bin_label
+from cbmi.reporting.tables import bin_label, text_table
 
 PRIORS: tuple[Prior, ...] = ("lm", "tm", "cbmi")
 EDGES = (-np.inf, -4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, np.inf)  # of CBMI, in nats
@@ -187,9 +187,4 @@ def accuracy_table(accuracy: PriorAccuracy) -> str:
         for prior in PRIORS:
             row.append(f"{one.shares[prior]:.1%}" if prior in one.shares else "–")
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells))
-    return "\n".join(lines)
+    return "\n".join(text_table(rows, "r" * len(rows[0])))

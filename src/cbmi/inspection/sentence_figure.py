@@ -11,13 +11,14 @@ from cbmi.data.words import Word, sums
 from cbmi.inference.scoring import ScoredPair
 from cbmi.reporting.cells import FACTORS, level
 from cbmi.reporting.drawing import FAINT, INK, Plotter, drawable
+from cbmi.reporting.tables import signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-# Backgrounds of the heat map's levels, as on the page in its light scheme.
+# Backgrounds of the heat map's levels, as in the light scheme of base.css.jinja.
 COLORS = {
     "n4": "#a34a05",
     "n3": "#f0a050",
@@ -108,7 +109,7 @@ def _arranged(
     line = 0
     for word, value in zip(words[:MOST_WORDS], values[:MOST_WORDS], strict=True):
         text = "end" if word.control else _cut(word.text, LONGEST_WORD) or "␣"
-        wide = max(width(text, 11), width(_signed(value), 7)) + 0.16
+        wide = max(width(text, 11), width(signed(value, 1), 7)) + 0.16
         if left and left + wide > LINE_WIDTH:
             left = 0.0
             line += 1
@@ -134,7 +135,7 @@ def _draw_word(plotter: Plotter, axis: Axes, box: _Box, left: float, top: float)
     axis.text(
         middle,
         top + 0.4,
-        _signed(box.cbmi),
+        signed(box.cbmi, 1),
         fontsize=7,
         color=MUTED,
         ha="center",
@@ -155,11 +156,6 @@ def _draw_key(plotter: Plotter, axis: Axes, y: float) -> None:
         axis.text(KEY_WIDTH * number, y + 0.05, mark, fontsize=6, color=MUTED, ha="center")
     note = "how many times as likely the source makes the word (CBMI in nats below it)"
     axis.text(end + 0.15, y - 0.06, note, fontsize=7, color=MUTED, va="center")
-
-
-def _signed(value: float) -> str:
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
 def _wrapped(text: str, width: Callable[[str], float]) -> list[str]:

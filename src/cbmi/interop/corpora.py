@@ -69,7 +69,7 @@ def _from_sacrebleu(test_set: str, pair: str) -> Fetch:
             source = sacrebleu.get_source_file(test_set, pair)
             reference = sacrebleu.get_reference_files(test_set, pair)[0]
         except (OSError, SystemExit) as error:
-            reason = f"sacrebleu could not download it ({error}); this needs a network."
+            reason = f"sacrebleu could not download it ({error}); a network connection is required."
             raise UserError(f"{test_set} {pair}: {reason}") from None
         shutil.copyfile(source, places[0])
         shutil.copyfile(reference, places[1])
@@ -90,7 +90,8 @@ def _from_mtdata(languages: tuple[str, str], *names: str) -> Fetch:
             command += ["--merge", "--compress", "-o", folder]
             if subprocess.run(command).returncode:
                 raise UserError(
-                    f"mtdata could not get {', '.join(names)} (see above); this needs a network."
+                    f"mtdata could not get {', '.join(names)} (see above); "
+                    "a network connection is required."
                 )
             for place, language in zip(places, languages, strict=True):
                 shutil.move(Path(folder) / f"train.{language}.gz", place)
@@ -221,8 +222,8 @@ def _check(part: CorpusPart, places: tuple[Path, Path]) -> int:
     if not is_right:
         wanted = f"{part.pairs:,}" if part.exact_count else f"at least {part.pairs:,}"
         raise UserError(
-            f"{' and '.join(part.files)}: there are {found:,} pairs, not {wanted}: "
-            "this is another corpus."
+            f"{' and '.join(part.files)}: expected {wanted} pairs but found {found:,}: "
+            "a different or incomplete corpus."
         )
     return found
 
@@ -249,4 +250,6 @@ def download(address: str, place: Path) -> None:
         raise UserError(f"{address}: the server says {error.code} ({error.reason}).") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        raise UserError(f"{address} cannot be reached ({reason}); this needs a network.") from None
+        raise UserError(
+            f"{address} cannot be reached ({reason}); a network connection is required."
+        ) from None

@@ -16,7 +16,7 @@ from cbmi.model.dropout import Dropout
 from cbmi.model.packed import Layout
 from cbmi.model.runtime import Runtime
 
-LARGEST_FUSED_HEAD = 128  # vectors of a head that the fused kernel can hold
+LARGEST_FUSED_HEAD = 128  # head dimension (width / heads) that the fused kernel supports
 
 
 class SelfAttention(nn.Module):
@@ -138,16 +138,16 @@ def _attend_rows(
         scores = (q @ k.transpose(2, 3)) * query.shape[-1] ** -0.5
         if mask is None:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        shares = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+        probabilities = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
         heads = query.shape[1]
         factors = _attention_factors(
-            queries, heads, keys.longest, first_token, dropout, shares.dtype
+            queries, heads, keys.longest, first_token, dropout, probabilities.dtype
         )
-        rows = factors * shares @ v
+        rows = factors * probabilities @ v
     else:
         rows = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
     grid = rows.transpose(1, 2).reshape(queries.sentences * queries.longest, *query.shape[1:])
-    return gather_rows(grid, queries.place)
+    return gather_rows(grid, queries.grid_index)
 
 
 def _attention_factors(
@@ -163,7 +163,7 @@ def _attention_factors(
 
 def to_rows(x: Tensor, layout: Layout) -> Tensor:
     """(tokens, heads, size) → (sentences, heads, longest, size), zeros where there is no token."""
-    grid = scatter_rows(x, layout.place, layout.sentences * layout.longest)
+    grid = scatter_rows(x, layout.grid_index, layout.sentences * layout.longest)
     return grid.view(layout.sentences, layout.longest, *x.shape[1:]).transpose(1, 2)
 
 

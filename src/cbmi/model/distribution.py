@@ -9,6 +9,7 @@ passes over the logits. All chunks have one shape then, so that it is compiled o
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -122,7 +123,7 @@ def distribution_terms(
         lm = None if lm is None else lm.padded(chunk)
         teacher = None if teacher is None else teacher.padded(chunk)
     chunk = chunk or fitting_chunk(hidden, weight, matrices=MATRICES)
-    function = _compiled_values() if compiled else chunk_values
+    function = _compiled_values(getattr(term, "__self__", term)) if compiled else chunk_values
 
     def outputs(logits: Tensor, rows: slice) -> ChunkValues:
         lm_logits = None if lm is None else lm.logits(rows)
@@ -152,8 +153,12 @@ def chunk_values(
 
 
 @cache
-def _compiled_values() -> Callable[..., ChunkValues]:
-    return torch.compile(chunk_values, dynamic=False)
+def _compiled_values(owner: object) -> Callable[..., ChunkValues]:
+    """`chunk_values`, compiled for one objective."""
+    # A copy with a code object of its own: TorchDynamo counts recompilations per code object, so
+    # objectives do not use up each other's limit.
+    own = types.FunctionType(chunk_values.__code__.replace(), chunk_values.__globals__)
+    return torch.compile(own, dynamic=False)
 
 
 def _padded(rows: Tensor, chunk: int) -> Tensor:

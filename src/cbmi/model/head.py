@@ -71,8 +71,9 @@ def fitting_chunk(hidden: Tensor, weight: Tensor, matrices: int = 1) -> int:
     Together they fit in `CHUNK_ELEMENTS`, and they are smaller than one matrix of all tokens.
     """
     fitting = CHUNK_ELEMENTS.get(hidden.device.type, 1 << 24) // (len(weight) * matrices)
-    share = -(-len(hidden) // max(4, matrices + matrices // 3))
-    return max(1, min(fitting, share))
+    # In at least 4 chunks, and in a third more chunks than matrices are held.
+    chunks = max(4, matrices + matrices // 3)
+    return max(1, min(fitting, -(-len(hidden) // chunks)))
 
 
 def upcast(logits: Tensor) -> Tensor:

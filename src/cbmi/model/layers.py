@@ -181,6 +181,7 @@ def initialise(module: nn.Module) -> None:
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
         elif name.endswith(("attention.inputs.weight", "cross_attention.memory.weight")):
+            # Gain 1/√2 for query, key and value, as in fairseq: as if they were one matrix.
             for projection in parameter.chunk(parameter.shape[0] // parameter.shape[1]):
                 nn.init.xavier_uniform_(projection, gain=2**-0.5)
         elif name.endswith("cross_attention.query.weight"):

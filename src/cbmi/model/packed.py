@@ -39,7 +39,7 @@ class Layout:
         return int(self.sizes.max(initial=0))
 
     @cached_property
-    def place(self) -> Tensor:
+    def grid_index(self) -> Tensor:
         """(tokens,) index of each token in a padded (sentences × longest) grid."""
         return self.sentence * self.longest + self.position
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cbmi.config import Settings
 from cbmi.model.distribution import Distributions
+from cbmi.model.fusion import FusionKind
 
 CBMI_PAPER = (
     "Zhang et al., 2022: Conditional bilingual mutual information based adaptive training "
@@ -45,9 +46,14 @@ T = TypeVar("T")
 class Ranks(Protocol):
     """The data-parallel processes that share a mini-batch."""
 
-    def sum(self, values: Tensor) -> Tensor: ...
-    def min(self, values: Tensor) -> Tensor: ...
-    def gather(self, value: T) -> list[T]: ...
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks."""
+
+    def min(self, values: Tensor) -> Tensor:
+        """The elementwise minimum over all ranks."""
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in order of rank."""
 
 
 class SingleRank:
@@ -78,7 +84,7 @@ class TokenScores:
     sentences: int
     longest: int | Tensor  # tokens in the longest sentence of the whole mini-batch
     gold: Tensor  # (tokens,) ids of the tokens
-    place: Tensor  # (tokens,) index of each token in the corpus
+    corpus_index: Tensor  # (tokens,)
     ranks: Ranks = SINGLE_RANK
     seed: int | Tensor = 0  # of what is drawn at random in this step
     samples: Tensor | None = None  # (dropout masks, tokens) log p(y_j | y_<j, x)
@@ -104,7 +110,7 @@ class TokenScores:
 
         They are a function of step, place and purpose, hence the same on any number of ranks.
         """
-        return hashed(self.place, self.seed + zlib.crc32(purpose.encode()))
+        return hashed(self.corpus_index, self.seed + zlib.crc32(purpose.encode()))
 
 
 def required(values: Tensor | None, need: Need) -> Tensor:
@@ -126,7 +132,7 @@ def join(micro_batches: Sequence[TokenScores]) -> TokenScores:
         sentence_indices.append(scores.sentence + sentences)
         sentences += scores.sentences
     joined: dict[str, Any] = {"sentence": torch.cat(sentence_indices), "sentences": sentences}
-    for name in ("nmt", "mean", "lm", "mask", "gold", "place", "samples", "bmi", "given"):
+    for name in ("nmt", "mean", "lm", "mask", "gold", "corpus_index", "samples", "bmi", "given"):
         values = [getattr(scores, name) for scores in micro_batches]
         joined[name] = None if values[0] is None else torch.cat(values, dim=-1)
     return replace(first, **joined)
@@ -148,7 +154,7 @@ def hashed(values: Tensor, seed: int | Tensor) -> Tensor:
 class Objective(Settings):
     """Maps token scores to losses. The fields of a subclass are its settings in the run file."""
 
-    fusion: ClassVar[Literal["prenorm", "postnorm"] | None] = None  # of translator and LM
+    fusion: ClassVar[FusionKind | None] = None  # of translator and language model
     equation: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings by language pair

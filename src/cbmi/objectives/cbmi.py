@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from cbmi.config import NotNegative
+from cbmi.config import NonNegativeFloat
 from cbmi.objectives.base import CBMI_PAPER, SINGLE_RANK, Need, Ranks, TokenScores
 from cbmi.objectives.weighting import Weighting
 
@@ -41,8 +41,8 @@ class Cbmi(Weighting):
         name: {"scale_token": 0.1, "scale_sentence": 0.3} for name in ("wmt14-en-de", "wmt19-zh-en")
     }
 
-    scale_token: NotNegative = 0.1
-    scale_sentence: NotNegative = 0.3
+    scale_token: NonNegativeFloat = 0.1
+    scale_sentence: NonNegativeFloat = 0.3
     std: Std = "population"  # "official": variances over the padded length, as in the public code
 
     def needs(self) -> frozenset[Need]:
@@ -102,6 +102,7 @@ def packed_cbmi_weights(
     number = number.clamp(min=1)
     deviation = (mean - total_mean / number) * present
     squared_deviation = ranks.sum((deviation**2).sum())
+    # Not a slip: the public code divides this variance, too, by the padded target length.
     variance = squared_deviation / (padded_length if settings.std == "official" else number)
     factor = _scale_over_std(variance, total_square / number, settings.scale_sentence)
     sentence_weight = (deviation * factor + 1).clamp(min=0)
@@ -116,7 +117,7 @@ def _sums_per_sentence(values: Tensor, sentence: Tensor, sentences: int) -> Tens
 def _scale_over_std(variance: Tensor, mean_square: Tensor, scale: float) -> Tensor:
     """scale / std, or 0 where the values do not differ by more than rounding.
 
-    `mean_square` is that of the values the variance was computed from.
+    `mean_square` is that of the token values c: it sets the scale of their rounding errors.
     """
     differs = variance > ROUNDING**2 * mean_square
     return torch.where(differs, scale * variance.rsqrt(), 0.0)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import NotNegative
+from cbmi.config import NonNegativeFloat
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
@@ -30,8 +30,8 @@ class Bmi(Weighting):
         "wmt19-zh-en": {"slope": 0.1, "base": 1.0},
     }
 
-    slope: NotNegative = 0.15  # S of the linear function w = S·BMI + B
-    base: NotNegative = 0.8  # B
+    slope: NonNegativeFloat = 0.15  # S of the linear function w = S·BMI + B
+    base: NonNegativeFloat = 0.8  # B
     threshold: Annotated[float, Field(strict=True)] | None = 0.4
 
     def needs(self) -> frozenset[Need]:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import Flag, NotNegative
+from cbmi.config import Flag, NonNegativeFloat
 from cbmi.objectives.base import TokenScores
 from cbmi.objectives.weighting import Weighting
 
@@ -16,8 +16,8 @@ from cbmi.objectives.weighting import Weighting
 class _Focal(Weighting):
     sign: ClassVar[int]
 
-    alpha: NotNegative = 0.1
-    gamma: NotNegative = 1.0
+    alpha: NonNegativeFloat = 0.1
+    gamma: NonNegativeFloat = 1.0
     detach: Flag = False  # true: no gradient through the factor
 
     def token_weights(self, scores: TokenScores) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from cbmi.config import NotNegative, Share
+from cbmi.config import Fraction, NonNegativeFloat
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
@@ -25,11 +25,11 @@ class _Frequency(Weighting):
         "Gu et al., 2020: Token-level adaptive training for neural machine translation"
     )
 
-    amplitude: NotNegative = 1.0  # A
-    decay: NotNegative  # T
+    amplitude: NonNegativeFloat = 1.0  # A
+    decay: NonNegativeFloat  # T
     # Maps f / max f onto [1, rescale], as the public code does; "e" is Euler's number.
     rescale: Annotated[float, Field(ge=1, strict=True)] | None = None
-    weight_drop: Share = 0.0  # probability with which a token's weight is replaced by 1
+    weight_drop: Fraction = 0.0  # probability with which a token's weight is replaced by 1
 
     @field_validator("rescale", mode="before")
     @classmethod
@@ -64,7 +64,7 @@ class FrequencyExponential(_Frequency):
     equation: ClassVar[str] = "w = amplitude·exp(-decay·c) + 1"
     presets: ClassVar = {"wmt14-en-de": {"decay": 1.75}, "wmt19-zh-en": {"decay": 0.35}}
 
-    decay: NotNegative = 1.75
+    decay: NonNegativeFloat = 1.75
 
     def curve(self, c: Tensor) -> Tensor:
         return self.amplitude * torch.exp(-self.decay * c)
@@ -76,7 +76,7 @@ class FrequencyChiSquare(_Frequency):
     equation: ClassVar[str] = "w = amplitude·c²·exp(-decay·c) + 1"
     presets: ClassVar = {"wmt14-en-de": {"decay": 2.5}, "wmt19-zh-en": {"decay": 1.75}}
 
-    decay: NotNegative = 2.5
+    decay: NonNegativeFloat = 2.5
 
     def curve(self, c: Tensor) -> Tensor:
         return self.amplitude * c**2 * torch.exp(-self.decay * c)

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cbmi.config import AboveZero, Flag, Interval, NotNegative
+from cbmi.config import Flag, Interval, NonNegativeFloat, PositiveFloat
 from cbmi.model.distribution import Distributions
 from cbmi.objectives.base import CBMI_PAPER, Need, Objective, required
 
@@ -53,8 +53,8 @@ class LanguageModelPrior(Objective):
         "Baziotis et al., 2020: Language model prior for low-resource neural machine translation"
     )
 
-    strength: NotNegative = 0.1  # λ
-    temperature: AboveZero = 2.0  # τ: both distributions are softmaxes of logits divided by it
+    strength: NonNegativeFloat = 0.1  # λ
+    temperature: PositiveFloat = 2.0  # τ: both distributions are softmaxes of logits divided by it
 
     def needs(self) -> frozenset[Need]:
         return frozenset({"lm", "distribution"})
@@ -70,7 +70,7 @@ class LanguageModelPrior(Objective):
 class _Prior(Objective):
     paper: ClassVar[str] = CBMI_PAPER
 
-    strength: NotNegative = 0.1  # λ
+    strength: NonNegativeFloat = 0.1  # λ
     gold_only: Flag = False  # the paper's formula read literally: w = 1 + strength·q(y_j)
 
 

@@ -81,7 +81,7 @@ def _problem(objective: Objective) -> str | None:
     needs = objective.needs()
     for need in sorted(needs):
         if need not in NEEDS:
-            return f"needs '{need}', which nobody provides{nearest(need, NEEDS)}"
+            return f"needs '{need}', which training does not provide{nearest(need, NEEDS)}"
         for setting in SETTINGS_OF_NEEDS.get(need, ()):
             if setting not in kind.model_fields:
                 return f"needs '{need}' but has no setting '{setting}'"
@@ -132,7 +132,7 @@ def _imported(module_name: str, class_name: str, where: str) -> type[Objective]:
     except Exception as error:  # whatever a user's module may raise
         first_line = str(error).strip().splitlines()[:1]
         reason = ": ".join([type(error).__name__, *first_line]).rstrip(".")
-        raise UserError(f"{where}: '{module_name}' cannot be imported: {reason}.") from None
+        raise UserError(f"{where}: '{module_name}' cannot be imported: {reason}.") from error
     kind = getattr(module, class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, Objective)):
         raise UserError(

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import NotNegative
+from cbmi.config import NonNegativeFloat
 from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
 
@@ -33,7 +33,7 @@ class SelfPaced(Weighting):
     paper: ClassVar[str] = "Wan et al., 2020: Self-paced learning for neural machine translation"
 
     samples: Annotated[int, Field(ge=2, strict=True)] = 5  # K
-    power: NotNegative = 2.0
+    power: NonNegativeFloat = 2.0
 
     def needs(self) -> frozenset[Need]:
         return frozenset({"samples"})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cbmi.config import AboveZero, Bounds, Flag
+from cbmi.config import Bounds, Flag, PositiveFloat
 from cbmi.objectives.base import Objective, TokenScores
 
 
 class Weighting(Objective):
     """An objective whose w is not 1 everywhere. Subclasses say how in `token_weights`."""
 
-    scale: AboveZero = 1.0  # every weight is multiplied by this
+    scale: PositiveFloat = 1.0  # every weight is multiplied by this
     clip: Bounds | None = None  # then clipped to [low, high]
     shuffled: Flag = False  # then dealt out at random among the tokens of the mini-batch
 
@@ -44,7 +44,9 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
     """
     # Tokens that only fill up the batch come last in both orders: they get each other's weights.
     filler = torch.where(scores.mask, 0.0, torch.inf).double()
-    place = scores.place + filler  # float64: float32 cannot hold every index of a large corpus
+    place = (
+        scores.corpus_index + filler
+    )  # float64: float32 cannot hold every index of a large corpus
     random_key = scores.uniform("shuffle") + filler
     mine = torch.stack([place, random_key, weights.detach().double()])
     everyone = torch.cat(scores.ranks.gather(mine), dim=1)

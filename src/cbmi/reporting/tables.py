@@ -1,4 +1,4 @@
-"""Tables as Markdown and CSV, and the names of bins: the same in all reports."""
+"""Tables as text, Markdown and CSV, and how reports write differences and bins."""
 
 from __future__ import annotations
 
@@ -35,6 +35,32 @@ def escape_markdown(text: str) -> str:
     for character in MARKDOWN_SPECIAL:
         text = text.replace(character, "\\" + character)
     return text
+
+
+def text_table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """The lines of a table in plain text: aligned columns with two spaces between them.
+
+    `align` has a letter for each column: "l" for left, "r" for right.
+    """
+    for row in rows:
+        if len(row) != len(align):
+            raise ValueError(f"a row of {len(row)} cells in a table of {len(align)} columns: {row}")
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(len(align))]
+    lines = []
+    for row in rows:
+        cells = []
+        for cell, width, letter in zip(row, widths, align, strict=True):
+            cells.append(cell.rjust(width) if letter == "r" else cell.ljust(width))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A difference with its sign: "+0.12", "−0.31", and "+0.00" for what rounds to zero."""
+    text = f"{value:+.{digits}f}"
+    if float(text) == 0:
+        text = f"{0:+.{digits}f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

@@ -17,7 +17,15 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cbmi.errors import UserError
-from cbmi.humaneval.study import CRITERIA, HIGHEST, LOWEST, Rating, Study, open_study
+from cbmi.humaneval.study import (
+    CRITERIA,
+    HIGHEST,
+    LOWEST,
+    Rating,
+    Study,
+    StudyFileError,
+    open_study,
+)
 from cbmi.progress import say
 from cbmi.reporting.cells import FACTORS
 from cbmi.serving.web import (
@@ -73,6 +81,9 @@ def annotation_app(study: Study, hosts: tuple[str, ...] | None) -> Starlette:
         rating = Rating(wanted.item, wanted.criterion, wanted.value)
         try:
             await run_in_threadpool(study.rate, name, [rating])
+        except StudyFileError as error:
+            # The page tries again after 503, not after 422: the disk may be full for a while only.
+            raise HTTPException(503, str(error)) from None
         except UserError as error:
             raise HTTPException(422, str(error)) from None
         return JSONResponse({"saved": wanted.model_dump()})
@@ -98,5 +109,5 @@ def serve_study(folder: Path, host: str, port: int) -> None:
     sock = listen(host, port)
     app = annotation_app(study, allowed_hosts(host))
     print(private_links(study, address(sock)), flush=True)
-    say("Give every annotator their own link; Ctrl-C ends the server, and every rating is kept.")
+    say("Give every annotator their own link (press Ctrl-C to stop; every rating is kept).")
     serve(app, sock)

@@ -42,7 +42,7 @@ class WordFigures(Body):
     """A word of a translation; CBMI = log p_NMT − log p_LM, in nats."""
 
     text: str
-    space: Annotated[bool, Field(description="whether a space stands before it")]
+    space: Annotated[bool, Field(description="whether a space precedes it")]
     end: Annotated[bool, Field(description="whether it is the end of the sentence")]
     nmt: Annotated[float, Field(description="log p_NMT")]
     lm: Annotated[float, Field(description="log p_LM")]
@@ -117,6 +117,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 # By status: why a request is refused. Each answer is {"error": sentence}.
 ERRORS = {
     "400": "not JSON",
+    "408": "not complete in time",
     "413": "too large",
     "415": "not application/json",
     "422": "a value is wrong",
@@ -189,7 +190,7 @@ def field_rows(schema: Mapping[str, Any]) -> list[FieldRow]:
     for key, field in schema["properties"].items():
         parts = [f"{words} {field[limit]:,}" for limit, words in LIMITS.items() if limit in field]
         if "default" in field:
-            parts.append(f"{field['default']} if left out")
+            parts.append(f"default {field['default']}")
         if "description" in field:
             parts.append(field["description"])
         rows.append(FieldRow(key, _kind(field), "; ".join(parts)))

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cbmi.data.vocabulary import SPECIALS, Vocabulary
-from cbmi.data.words import EDGES, WORD_START, Word
+from cbmi.data.words import OUTER_PUNCTUATION, WORD_START, Word
 from cbmi.inference.model import LONGEST_LINE, TrainedModel
 from cbmi.inference.scoring import DIGITS, PairScorer, ScoredPair
 from cbmi.progress import say
@@ -44,7 +44,7 @@ WORK = 8 * 2_000  # characters times beam that are computed at a time
 CHECK_EVERY = 0.5  # seconds between two looks at whether the client is still there
 
 
-class _Search(NamedTuple):
+class _SearchKey(NamedTuple):
     """How to translate: requests with equal settings are computed together."""
 
     beam: int
@@ -125,7 +125,7 @@ class Inspector:
         def cost(text: str) -> int:
             return wanted.beam * len(text)
 
-        search = _Search(wanted.beam, wanted.length_penalty, wanted.nbest)
+        search = _SearchKey(wanted.beam, wanted.length_penalty, wanted.nbest)
         translations = await self._submit(request, search, sources, cost)
         return JSONResponse({"translations": translations})
 
@@ -166,11 +166,11 @@ class Inspector:
 
     def _compute(self, key: Any, inputs: list[Any]) -> list[Any]:
         """The answers to inputs of one key, as JSON; called by the batcher's thread alone."""
-        if isinstance(key, _Search):
+        if isinstance(key, _SearchKey):
             return self._translated(inputs, key)
         return [self._scored(pair).model_dump() for pair in self.scorer.score(inputs)]
 
-    def _translated(self, sources: list[str], search: _Search) -> list[list[dict[str, Any]]]:
+    def _translated(self, sources: list[str], search: _SearchKey) -> list[list[dict[str, Any]]]:
         """The n best translations of each source, scored word by word."""
         found = self.model.hypotheses(
             sources,
@@ -225,11 +225,11 @@ class Inspector:
 
         The commonest are single pieces, among the first that BPE found.
         """
-        if word.control or not EDGES.sub("", word.text):
+        if word.control or not OUTER_PUNCTUATION.sub("", word.text):
             return False
         spelt = []  # its pieces without those of punctuation alone
         for place in word.pieces:
-            if EDGES.sub("", pieces[place].removeprefix(WORD_START)):
+            if OUTER_PUNCTUATION.sub("", pieces[place].removeprefix(WORD_START)):
                 spelt.append(pieces[place])
         if len(spelt) > 1:
             return True
@@ -256,5 +256,5 @@ def serve_inspector(model: TrainedModel, host: str, port: int, show: bool) -> No
     sock = listen(host, port)
     app = Inspector(model).app(allowed_hosts(host))
     here = address(sock)
-    say(f"{here}  (API: {here}/docs; Ctrl-C ends it)")
+    say(f"{here}  (API: {here}/docs; press Ctrl-C to stop)")
     serve(app, sock, here if show else None)

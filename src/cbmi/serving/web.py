@@ -104,9 +104,7 @@ async def _nobody_reads(request: Request, error: Exception) -> Response:
 
 async def _server_error(request: Request, error: Exception) -> Response:
     say(f"{request.method} {request.url.path}: {type(error).__name__}: {error}")
-    return JSONResponse(
-        {"error": "The server met an error of its own; its terminal says more."}, 500
-    )
+    return JSONResponse({"error": "Internal server error; see the server's terminal."}, 500)
 
 
 class _Guard:
@@ -175,6 +173,7 @@ def listen(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: cannot be served on: {error.strerror or error}."
         ) from None
     except OverflowError:
+        sock.close()
         raise UserError(f"--port: {port} should be between 0 and 65535.") from None
     return sock
 

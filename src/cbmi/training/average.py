@@ -19,7 +19,7 @@ def average_checkpoints(run: RunDirectory, count: int, kind: Literal["last", "be
 
     The result is `checkpoints/average-KIND-COUNT`.
     """
-    run.config()
+    run.config()  # refuses what is not a run directory
     folders = [
         folder for folder in store.all_checkpoints(run.checkpoints) if store.damage(folder) is None
     ]

@@ -151,7 +151,7 @@ class LanguageModelScorer:
                 states: States = self.model(micro_batch.inputs, gold, head=keep_states)
                 log_p = states.log_probabilities(gold)
             mask = micro_batch.mask
-            places.append(micro_batch.place[mask].cpu().numpy())
+            places.append(micro_batch.corpus_index[mask].cpu().numpy())
             values.append(log_p[mask].float().cpu().numpy())
         return np.concatenate(places), np.concatenate(values)
 

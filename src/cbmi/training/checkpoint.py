@@ -128,10 +128,15 @@ def newest_intact(checkpoints: Path) -> Path | None:
 
 
 def read_state(folder: Path) -> TrainingState:
+    """Where training stood; refuses a checkpoint of another version."""
     values = read_json(folder / "state.json")
+    other_version = UserError(f"{folder}: this checkpoint was written by another version of cbmi.")
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise UserError(f"{folder}: this checkpoint was written by another version of cbmi.")
-    return TrainingState(**{key: value for key, value in values.items() if key != "format"})
+        raise other_version
+    try:
+        return TrainingState(**{key: value for key, value in values.items() if key != "format"})
+    except TypeError:  # a key that this version does not know
+        raise other_version from None
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor] | None:
@@ -160,6 +165,7 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copy tensors into a network; refuses other names or shapes."""
     own = weights_of(network)
     fits = own.keys() == tensors.keys()
     fits = fits and all(own[name].shape == tensors[name].shape for name in own)

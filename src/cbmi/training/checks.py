@@ -19,7 +19,7 @@ SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers")
 
 
 def complete_settings(config: RunSettings) -> RunSettings:
-    """The same with what follows from the rest of it.
+    """The settings, with defaults that depend on other settings filled in.
 
     A language model that an objective needs is frozen unless the stage says otherwise. A run that
     starts from another has its vocabulary.
@@ -117,15 +117,15 @@ def _check_stage(stage: StageSettings, objective: Objective, untrained: bool) ->
     if stage.language_model == "cached" and "lm" in needs and needs_distributions:
         raise UserError(
             f"{where}: {named} needs the language model's whole distributions, but a cache holds "
-            "only those of the gold tokens: say language_model: frozen."
+            "only those of the gold tokens: set language_model: frozen."
         )
     if objective.fusion and stage.language_model != "frozen":
         raise UserError(
-            f"{where}: {named} needs a frozen language model: say language_model: frozen."
+            f"{where}: {named} needs a frozen language model: set language_model: frozen."
         )
     if "teacher" in needs and untrained:
         raise UserError(
-            f"{where}: {named} needs a translator to learn from: put a stage before it, or say "
+            f"{where}: {named} needs a translator to learn from: put a stage before it, or set "
             "initialize: RUN."
         )
     if "bmi" in needs:

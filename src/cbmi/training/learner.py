@@ -27,7 +27,10 @@ def learning_rate(step: int, settings: OptimizerSettings) -> float:
 
 
 class Learner(Generic[Network]):
-    """Translator and language model each have one: neither's gradient touches the other's."""
+    """A network with its optimizer, loss scaler and data-parallel wrapper.
+
+    Translator and language model have one each, so their gradients never mix.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Learner(Generic[Network]):
                 group["lr"] = value
 
     def update(self) -> Tensor:
-        """Clip the gradient and update the weights; gives the gradient's norm before clipping."""
+        """Clip the gradient and update the weights; returns the gradient's norm before clipping."""
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.clip or float("inf")
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), limit)
@@ -113,6 +116,7 @@ class Learner(Generic[Network]):
         return moments
 
     def load_moments(self, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+        """Take Adam's state from what `moments` gave."""
         groups = self.optimizer.state_dict()["param_groups"]
         state: dict[int, dict[str, Tensor]] = {}
         for number, (name, parameter) in enumerate(weights_of(self.network).items()):

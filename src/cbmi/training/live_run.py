@@ -26,7 +26,7 @@ Network = TypeVar("Network", Translator, LanguageModel)
 
 
 class LiveRun:
-    """What a checkpoint holds, alive."""
+    """The networks, optimizers and training state of a run, in memory: what a checkpoint saves."""
 
     def __init__(
         self, config: RunSettings, run: RunDirectory, sizes: tuple[int, int], world: World
@@ -39,7 +39,7 @@ class LiveRun:
         self.precision = choose_precision(config.precision, world.device)
         if config.parallel == "fsdp" and self.precision == torch.float16:
             raise UserError(
-                "parallel: fsdp cannot be combined with fp16's loss scaling; say precision=bf16 or "
+                "parallel: fsdp cannot be combined with fp16's loss scaling; set precision=bf16 or "
                 "parallel=ddp."
             )
         step_tokens = config.batch.tokens * config.batch.accumulate * world.size
@@ -101,7 +101,7 @@ class LiveRun:
             store.load_weights(self.language_model, tensors, folder)
 
     def _load_learners(self, moments: Mapping[str, Tensor]) -> None:
-        self.place_language_model(self.config.stages[self.state.stage])
+        self.set_language_model_mode(self.config.stages[self.state.stage])
         for name, learner in self._learners().items():
             learner.load_moments(name, moments)
             if self.state.scalers.get(name):
@@ -114,7 +114,7 @@ class LiveRun:
             learners[LANGUAGE_MODEL] = self.language_model_learner
         return learners
 
-    def place_language_model(self, stage: StageSettings) -> None:
+    def set_language_model_mode(self, stage: StageSettings) -> None:
         """Have the language model trained, or frozen, as the stage says."""
         if stage.language_model in ("train", "joint"):
             if self.language_model is None:
@@ -177,6 +177,7 @@ class LiveRun:
         return network.to(self.world.device).eval().requires_grad_(False)
 
     def begin_stage(self, number: int) -> None:
+        """Set the state to the start of a stage; restart the optimizer if the stage says so."""
         state = self.state
         state.stage = number
         state.stage_step = 0

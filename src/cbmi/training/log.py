@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.errors import import_extra
+from cbmi.errors import UserError, import_extra
 from cbmi.files import disk_errors, write_atomically
 from cbmi.training.world import World
 
@@ -35,7 +35,7 @@ class Meter:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.places: dict[str, int] = {}  # of the figures' names in the sums
+        self.index_of: dict[str, int] = {}  # of the figures' names in the sums
         self.sums = torch.zeros(FIGURES, dtype=torch.float64, device=world.device)
         # (SAMPLES + 1, SAMPLE); the last row is for those that are not kept.
         self.samples: Tensor | None = None
@@ -43,10 +43,13 @@ class Meter:
         self.taken = torch.zeros((), dtype=torch.long, device=world.device)
 
     def add(self, **values: Tensor) -> None:
-        """Add to the sums of these names; names that were once given together always are."""
+        """Add to the sums of these names.
+
+        They lie next to each other in memory, so the same names are always passed together.
+        """
         for name in values:
-            self.places.setdefault(name, len(self.places))
-        first = self.places[next(iter(values))]
+            self.index_of.setdefault(name, len(self.index_of))
+        first = self.index_of[next(iter(values))]
         added = torch.stack([value.detach().double() for value in values.values()])
         self.sums[first : first + len(values)] += added
 
@@ -80,7 +83,7 @@ class Meter:
         """The sums over all ranks; they start again from 0."""
         values = self.world.sum(self.sums).tolist()
         self.sums.zero_()
-        return {name: values[place] for name, place in self.places.items()}
+        return {name: values[place] for name, place in self.index_of.items()}
 
 
 def reservoir(places: int, offers: int) -> np.ndarray:
@@ -149,7 +152,8 @@ class TrainingLog:
             self.on_record(dict(record))
 
     def close(self) -> None:
-        self.file.close()
+        with disk_errors(self.path):
+            self.file.close()
         if self.board:
             self.board.close()
 
@@ -166,6 +170,19 @@ def _is_kept(line: str, step: int) -> bool:
         return bool(json.loads(line)["step"] <= step)
     except (ValueError, KeyError, TypeError):
         return False  # the torn last line of a killed process
+
+
+def read_log(path: Path) -> list[Figures]:
+    """The records of a `log.jsonl`; the torn last line of a killed process is skipped."""
+    records: list[Figures] = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines):
+                raise UserError(f"{path}, line {number}: this is not JSON.") from None
+    return records
 
 
 def summary_writer() -> Any:

@@ -47,9 +47,10 @@ class RunDirectory:
         self.test = self.path / "test"
 
     def config(self) -> RunSettings:
+        """The resolved settings; refuses what is not a run directory."""
         if self.path.is_file():
             raise UserError(
-                f"{self.path}: this is a file; name the run directory, a run file's output."
+                f"{self.path}: this is a file; give the run directory (the run file's `output`)."
             )
         if not self.path.is_dir():
             raise UserError(f"{self.path}: there is no such run directory.")

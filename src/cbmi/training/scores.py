@@ -32,7 +32,7 @@ def token_scores(
         sentences=layout.sentences,
         longest=micro_batch.longest,
         gold=micro_batch.target.ids,
-        place=micro_batch.place,
+        corpus_index=micro_batch.corpus_index,
         ranks=ranks,
         seed=micro_batch.objective_seed,
         samples=samples,

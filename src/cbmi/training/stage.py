@@ -81,7 +81,7 @@ def open_stage(
     config = live.config
     world = live.world
     lengths = statistics.corpus.lengths()
-    live.place_language_model(stage)
+    live.set_language_model_mode(stage)
     live.translator.network.train()
     live.state.fusion = objective.fusion
     stage_inputs = _stage_inputs(live, stage, objective, statistics, asked_to_stop)
@@ -97,8 +97,6 @@ def open_stage(
         head_tokens=config.memory.head_tokens,
     )
     use_graph = can_use_graph(live, int(lengths.max()))
-    if world.device.type == "cuda" and "distribution" in objective.needs():
-        torch.compiler.reset()  # each objective's term is compiled on its own
     throughput = Throughput(
         config.model,
         live.sizes[1],
@@ -119,14 +117,16 @@ def can_use_graph(live: LiveRun, longest: int) -> bool:
     """Whether steps are replayed from a CUDA graph.
 
     Not with several processes, nor with the loss scaling of fp16, nor where a layer has no fused
-    kernel.
+    kernel, nor with sentences longer than the stored sinusoids.
     """
     model = live.config.model
     wanted = live.config.compile == "auto" and live.world.device.type == "cuda"
     fused = kernels.available() and model.width // model.heads <= LARGEST_FUSED_HEAD
     one_process = live.world.size == 1
-    fitting = longest <= POSITIONS
-    return wanted and fused and one_process and fitting and live.precision == torch.bfloat16
+    positions_stored = longest <= POSITIONS
+    return (
+        wanted and fused and one_process and positions_stored and live.precision == torch.bfloat16
+    )
 
 
 def _batch_builder(

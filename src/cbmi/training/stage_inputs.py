@@ -37,7 +37,7 @@ class ReadsWeights(Protocol):
     per: Literal["token", "pair"]
 
 
-def dropout_masks(objective: Objective) -> int:
+def dropout_sample_count(objective: Objective) -> int:
     """Forward passes under dropout that the objective needs besides the one it learns from."""
     return cast(SamplesDropout, objective).samples if "samples" in objective.needs() else 0
 

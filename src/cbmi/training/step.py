@@ -14,18 +14,19 @@ from cbmi.model.distribution import States, keep_states
 from cbmi.model.head import HeadOutput, token_log_probabilities
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.base import join
-from cbmi.objectives.loss import head_for, token_losses
+from cbmi.objectives.heads import head_for
+from cbmi.objectives.loss import token_losses
 from cbmi.training.batching.micro_batch import MicroBatch
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
 from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.sharding import is_sharded
-from cbmi.training.stage_inputs import StageInputs, dropout_masks
+from cbmi.training.stage_inputs import StageInputs, dropout_sample_count
 from cbmi.training.world import World
 
 
 class LanguageModelScores(NamedTuple):
-    """What the language model says of a micro-batch; nothing where there is none."""
+    """The language model's scores of a micro-batch; both None if the stage has none."""
 
     log_p: Tensor | None = None  # (tokens,) log p_LM of the gold tokens, detached
     states: States | None = None  # its whole distributions, before they are computed
@@ -44,7 +45,7 @@ class _LanguageModelOutput(NamedTuple):
 
 @dataclass
 class Stepper:
-    """What a stage's steps have in common."""
+    """Computes the steps of a stage: scores, weights, backward passes, updates."""
 
     objective: Objective
     translator: Learner
@@ -100,7 +101,7 @@ class Stepper:
     def _score_by_language_model(
         self, micro_batch: MicroBatch, is_last: bool
     ) -> LanguageModelScores:
-        """log p_LM of the gold tokens; where the model is trained, its backward pass runs, too."""
+        """log p_LM of the gold tokens. Where the model is trained, this runs its backward pass."""
         gold = micro_batch.target.ids
         if "lm" in micro_batch.token_values:
             return LanguageModelScores(micro_batch.token_values["lm"])
@@ -126,6 +127,8 @@ class Stepper:
             output: _LanguageModelOutput = learner.module(micro_batch.inputs, gold, head=head)
         scores = token_scores(micro_batch, nmt=output.log_p, mean=output.mean_log_p, lm=None)
         losses = scores.cross_entropy(self.smoothing) * micro_batch.mask
+        # The normaliser is the number of real tokens of the whole step, on all ranks. Gradients are
+        # averaged over the ranks, so each rank's loss is multiplied by their number.
         loss = losses.sum() / micro_batch.step_tokens
         weight = network.output_weight.detach()
         if is_sharded(network):
@@ -166,8 +169,7 @@ class Stepper:
         with self.translator.gradient_sync(is_last):
             scored = self._score_by_translator(module, micro_batch, lm_score, samples)
         weighted = token_losses(self.objective, scored.scores, self.smoothing, scored.term, weights)
-        # The normaliser is the number of real tokens of the whole step, on all ranks. Gradients are
-        # averaged over the ranks, so each rank's loss is multiplied by their number.
+        # Normaliser and number of ranks: as for the language model.
         loss = weighted.losses.sum() / micro_batch.step_tokens
         self.translator.backward(loss * self.world.size, is_last)
         self._measure(scored.scores, weighted.losses, weighted.weights)
@@ -199,7 +201,7 @@ class Stepper:
 
     def _samples(self, micro_batch: MicroBatch) -> Tensor | None:
         """(masks, tokens) log p under other dropout masks, if the objective needs them."""
-        count = dropout_masks(self.objective)
+        count = dropout_sample_count(self.objective)
         if not count:
             return None
         with self._autocast():

@@ -11,7 +11,7 @@ import torch
 from cbmi.config import RunSettings
 from cbmi.data.prepare import open_corpus, prepare_corpora
 from cbmi.data.statistics import Statistics
-from cbmi.errors import UserError
+from cbmi.errors import TrainingStopped, UserError
 from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective
 from cbmi.progress import say
@@ -25,22 +25,11 @@ from cbmi.training.validation import Validator
 from cbmi.training.world import World, join_world
 
 
-class Stopped(Exception):
-    """Training was asked to stop and has saved.
-
-    `number` is the signal that asked (0: another rank received it).
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"training was stopped by signal {number}; the same call resumes it")
-        self.number = number
-
-
 def train_run(config: RunSettings, on_record: OnRecord | None = None) -> RunDirectory:
     """Train a run to its end, or resume it.
 
-    Raises `Stopped` if it was asked to stop before the end. `on_record` is called with every record
-    of the log.
+    Raises `TrainingStopped` if it was asked to stop before the end. `on_record` is called with
+    every record of the log.
     """
     config = complete_settings(config)
     objectives = check_run(config)
@@ -116,7 +105,7 @@ def _train(
     if trainer.stopping:
         if world.first:
             say(f"Stopped at step {step:,}: {run.path}; the same command resumes it.")
-        raise Stopped(trainer.stop_signal or 0)
+        raise TrainingStopped(trainer.stop_signal or 0)
     if world.first:
         say(f"Finished at step {step:,}: {run.path}")
 
@@ -163,7 +152,7 @@ def _enough_memory(world: World) -> Iterator[None]:
         if not out_of_memory and "can't allocate memory" not in str(error):
             raise
         raise UserError(
-            f"There is not enough memory on {world.device}: halve batch.tokens and double "
-            "batch.accumulate, or say memory.head_tokens=4096 or memory.recompute_layers=true; the "
-            "same command then resumes the run."
+            f"There is not enough memory on {world.device}: set memory.recompute_layers=true or "
+            "memory.head_tokens=4096 and resume the run, or, before its first checkpoint, halve "
+            "batch.tokens and double batch.accumulate."
         ) from error

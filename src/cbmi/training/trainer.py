@@ -59,17 +59,22 @@ class Trainer:
             log = TrainingLog(
                 self.live.run.log, self.state.step, settings.tensorboard, self.on_record
             )
-        with stop_signals(self._receive_signal):
-            for number in range(self.state.stage, len(self.config.stages)):
-                if number > self.state.stage:
-                    self.live.begin_stage(number)
-                if not self._stage_over():
-                    with suppress(Interrupted):
-                        self._train_stage(number, log)
-                if self.stopping:
-                    break
-        if log:
-            log.close()
+        try:
+            with stop_signals(self._receive_signal):
+                self._train_stages(log)
+        finally:
+            if log:
+                log.close()
+
+    def _train_stages(self, log: TrainingLog | None) -> None:
+        for number in range(self.state.stage, len(self.config.stages)):
+            if number > self.state.stage:
+                self.live.begin_stage(number)
+            if not self._stage_over():
+                with suppress(Interrupted):
+                    self._train_stage(number, log)
+            if self.stopping:
+                break
 
     def summary(self) -> str:
         """What is trained on what, for the person at the terminal."""
@@ -159,7 +164,7 @@ class Trainer:
                 self.live.save()
 
     def _log_figures(self, session: StageSession, log: TrainingLog | None) -> str:
-        """Write a record; gives its gist for the progress bar."""
+        """Write a record; returns a short summary for the progress bar."""
         state = self.state
         meter = session.stepper.meter
         loss_figures = figures(meter.read())
@@ -183,7 +188,7 @@ class Trainer:
         return note
 
     def _require_finite(self, finite: bool) -> None:
-        """Weights that are NaN or infinite, or give such a loss, are never saved or the best."""
+        """Stop if loss or weights are NaN or infinite: such weights are never saved."""
         if not finite:
             raise UserError(
                 f"{self.live.run.path}: loss or weights are NaN or infinite at step "

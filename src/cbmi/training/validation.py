@@ -15,7 +15,7 @@ from cbmi.data.corpus import Corpus
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from cbmi.decoding import Fusion, SearchSettings, SpecialIds, translate_ids
-from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, sacrebleu_metrics
+from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu
 from cbmi.model import LanguageModel, Translator
 from cbmi.model.fusion import FusionKind, gold_scores
 from cbmi.training.batching.micro_batch import StepInfo, make_micro_batch
@@ -42,7 +42,6 @@ class Validator:
         self.references: list[str] = []
         self.tokenizer = bleu_tokenizer(config.data.target)
         if self.settings.beam and config.data.valid:
-            sacrebleu_metrics()  # says now if it is missing
             texts = [target_line for _, target_line in read_pairs(config.data.valid, Counter())]
             self.references = [texts[line] for line in corpus.lines]
 

@@ -16,7 +16,7 @@ import torch
 
 from cbmi.config import ModelSettings
 from cbmi.objectives import Objective
-from cbmi.training.stage_inputs import dropout_masks
+from cbmi.training.stage_inputs import dropout_sample_count
 
 FORWARD_AND_BACKWARD = 3  # in forward passes
 
@@ -84,7 +84,7 @@ def passes(language_model: str | None, objective: Objective) -> Passes:
     teacher = 1 if "teacher" in objective.needs() else 0
     of_language_model = {"train": FORWARD_AND_BACKWARD, "joint": FORWARD_AND_BACKWARD, "frozen": 1}
     return Passes(
-        translator=FORWARD_AND_BACKWARD + dropout_masks(objective) + teacher,
+        translator=FORWARD_AND_BACKWARD + dropout_sample_count(objective) + teacher,
         language_model=of_language_model.get(language_model or "off", 0),
     )
 

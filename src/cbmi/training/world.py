@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +19,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from cbmi.errors import UserError
 
-PATIENCE = timedelta(hours=12)  # the others wait while the first process prepares the data
+TIMEOUT = timedelta(hours=12)  # the others wait while the first process prepares the data
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 T = TypeVar("T")
 
@@ -52,8 +55,10 @@ class World:
         return bool(self.sum(torch.tensor(int(flag), device=self.device)))
 
     def barrier(self) -> None:
+        """Wait until every process has come here."""
         if self.size > 1:
-            self.sum(torch.zeros(1, device=self.device))
+            # .item() makes the host wait: with NCCL an all_reduce is only queued on the GPU.
+            self.sum(torch.zeros(1, device=self.device)).item()
 
     def gather(self, value: T) -> list[T]:
         """Every process's value, in order of rank; tensors come to this process's device."""
@@ -89,9 +94,14 @@ def _current_device(device: torch.device) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _process_group(rank: int, size: int, device: torch.device) -> Iterator[None]:
+    if distributed.is_initialized():
+        raise UserError(
+            "torch.distributed is already initialised in this process; call cbmi.train before "
+            "that, or in a process of its own."
+        )
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(
-        backend, store=_store(size), rank=rank, world_size=size, timeout=PATIENCE
+        backend, store=_store(size), rank=rank, world_size=size, timeout=TIMEOUT
     )
     try:
         yield
@@ -107,7 +117,7 @@ def _store(size: int) -> Store:
     on one machine each restart has a prefix of its own. Several machines need not agree on the
     count.
     """
-    store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+    store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
     one_machine = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0) if one_machine else 0
     return PrefixStore(f"restart {restart}", store)
@@ -115,7 +125,7 @@ def _store(size: int) -> Store:
 
 def is_first_process() -> bool:
     """Whether this process is torchrun's first, or the only one."""
-    return int(os.environ.get("RANK", 0)) == 0
+    return int(os.environ.get("WORLD_SIZE", 1)) == 1 or int(os.environ.get("RANK", 0)) == 0
 
 
 def choose_device(setting: str, local_rank: int = 0) -> torch.device:
@@ -129,13 +139,27 @@ def choose_device(setting: str, local_rank: int = 0) -> torch.device:
     if setting == "cuda":
         setting = f"cuda:{local_rank}"
     if not re.fullmatch(r"cpu|cuda:\d+", setting):
-        raise UserError(f"device: '{setting}' is none of auto, cpu, cuda and cuda:N.")
+        raise UserError(f"device: '{setting}' is not one of auto, cpu, cuda and cuda:N.")
     device = torch.device(setting)
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise UserError(
             f"device: there is no {setting}; PyTorch sees {torch.cuda.device_count()} GPUs."
         )
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """What a reader knows the device by, such as NVIDIA H200."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:  # Linux; elsewhere the kind of processor has to do
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def choose_precision(setting: str, device: torch.device) -> torch.dtype:
@@ -145,4 +169,6 @@ def choose_precision(setting: str, device: torch.device) -> torch.dtype:
             return torch.float32
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if has_bfloat16 else torch.float16
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[setting]
+    if setting not in PRECISIONS:
+        raise UserError(f"precision: '{setting}' is not one of auto, fp32, bf16 and fp16.")
+    return PRECISIONS[setting]

@@ -124,6 +124,7 @@ def test_nearly_every_micro_batch_has_the_one_shape(corpus):
     assert sum(table == tables[0] for table in tables) >= 38  # later epochs may have a larger batch
 
 
+@pytest.mark.slow
 def test_a_resumed_stage_has_the_shape_it_began_with(tmp_path, monkeypatch):
     """As on a GPU, where a graph has one shape: other shapes would round differently."""
     write_task(tmp_path, train=400, valid=5)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cbmi.model import dropout
 from cbmi.model.dropout import DropoutDraw
-from cbmi.model.kernels.random import CHANGING, kept, row_state
+from cbmi.model.kernels.random import DROPOUT_ARGUMENTS, kept, row_state
 from cbmi.model.packed import Layout
 
 SIZES = ["queries", "keys"]
@@ -82,7 +82,7 @@ def _queries(
     return query, real, tl.load(sentence + query, real, -1), tile, state, begin, end
 
 
-@triton.jit(do_not_specialize=[*CHANGING[:2], *SIZES])
+@triton.jit(do_not_specialize=[*DROPOUT_ARGUMENTS, *SIZES])
 def attend_forward(
     q, k, v, out, total, query_sentence, key_sentence, key_starts, key_position, queries, keys,
     stride_q, stride_k, scale, seed, site, threshold, factor, heads: tl.constexpr, SIZE:
@@ -256,7 +256,7 @@ def _grad_of_keys(
     _store(grad_v, value_grads, key, there, stride_k, head, SIZE, D)
 
 
-@triton.jit(do_not_specialize=[*CHANGING[:2], *SIZES, "query_blocks"])
+@triton.jit(do_not_specialize=[*DROPOUT_ARGUMENTS, *SIZES, "query_blocks"])
 def attend_backward(
     q, k, v, out, grad_out, total, grad_q, grad_k, grad_v,
     query_sentence, key_sentence, query_starts, key_starts, key_position,

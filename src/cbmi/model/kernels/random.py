@@ -10,7 +10,8 @@ SITE = tl.constexpr(dropout.SITE)
 COLUMN = tl.constexpr(dropout.COLUMN)
 # Numbers that differ from call to call: no variant of a kernel is compiled for some of their
 # values.
-CHANGING = ["site", "threshold", "rows"]
+DROPOUT_ARGUMENTS = ["site", "threshold"]
+CHANGING = [*DROPOUT_ARGUMENTS, "rows"]
 MIX_0 = tl.constexpr(dropout.MIX[0])
 MIX_1 = tl.constexpr(dropout.MIX[1])
 

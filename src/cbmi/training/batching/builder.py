@@ -98,6 +98,8 @@ class BatchBuilder:
         shares = split(pairs, target_lengths, self.accumulate * world.size)
         tokens = int(target_lengths[pairs].sum())
         longest = int(target_lengths[pairs].max())
+        # >> 2 leaves room: a 32-bit number is added to it, and the sum has to fit an int64. The 0
+        # is historical: it keeps old runs reproducible.
         objective_seed = seed_for(self.seed, "objective", step, 0) >> 2
         pinned = []
         for number in range(self.accumulate):

@@ -22,13 +22,13 @@ TokenValues = Mapping[str, np.ndarray]  # by name: one value per target token of
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One rank's share of a step, or of one of its accumulated micro-batches."""
+    """What one rank computes in one forward and backward pass."""
 
     source: Packed
     inputs: Packed  # what the decoder reads
     target: Packed  # what it has to predict
     mask: Tensor  # (target tokens,) false for fillers: they count nowhere
-    place: Tensor  # (target tokens,) index of each token in the corpus
+    corpus_index: Tensor  # (target tokens,)
     token_values: dict[str, Tensor]  # (target tokens,) each: what is known of them beforehand
     longest: Tensor  # (): target tokens in the longest sentence of the whole step
     step_tokens: Tensor  # (): real target tokens of the whole step, on all ranks
@@ -109,7 +109,7 @@ class PinnedBatch:
             inputs=Packed(views.pop("inputs"), target.layout),
             target=target,
             mask=views.pop("mask"),
-            place=views.pop("place"),
+            corpus_index=views.pop("corpus_index"),
             longest=views.pop("longest"),
             step_tokens=views.pop("step_tokens"),
             dropout_seed=views.pop("dropout_seed"),
@@ -159,7 +159,7 @@ def pin_micro_batch(
     previous = np.roll(arrays["target.ids"], 1)
     arrays["inputs"] = np.where(arrays["target.position"] == 0, BOS, previous)
     arrays["mask"] = np.pad(np.full(len(target.ids), info.counts), (0, extra_target))
-    arrays["place"] = np.pad(target.places, (0, extra_target))
+    arrays["corpus_index"] = np.pad(target.places, (0, extra_target))
     for name, values in token_values.items():
         own = values[target.places].astype(np.float32)
         arrays[name] = np.pad(own, (0, extra_target))

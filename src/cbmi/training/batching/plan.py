@@ -1,7 +1,7 @@
-"""Which pairs a step trains on: a pure function of (seed, epoch, step).
+"""Which pairs a step trains on: a pure function of (seed, epoch, batch).
 
 An epoch's pairs are shuffled and cut into batches. Every pair is used once. Batches are laid end to
-end without padding, so they hold sentences of all lengths, as chance has it. A step's batch is the
+end without padding, so they hold sentences of random lengths. A step's batch is the
 same however many devices share it; `split` deals it out.
 """
 
@@ -26,9 +26,9 @@ class EpochPlan:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def __getitem__(self, step: int) -> np.ndarray:
+    def __getitem__(self, batch: int) -> np.ndarray:
         """Indices of the pairs of a batch."""
-        return self.order[self.bounds[step] : self.bounds[step + 1]]
+        return self.order[self.bounds[batch] : self.bounds[batch + 1]]
 
     def sizes(self) -> np.ndarray:
         """(3, batches): source pieces, target pieces and pairs of each batch."""
