@@ -13,6 +13,8 @@ from cbmi.humaneval.study import create_study
 from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 
+pytestmark = pytest.mark.slow
+
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 

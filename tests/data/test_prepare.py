@@ -275,6 +275,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     line = "some words of an ordinary line of text that is repeated\n"
     model = tmp_path / "model"

@@ -11,6 +11,8 @@ import cbmi
 from cbmi.demo.demo import labelled_tokens, score_training_pairs
 from cbmi.evaluation.ranking import roc_auc
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory):

@@ -16,6 +16,8 @@ from tasks import read_log
 
 import cbmi
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "run-0.1"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from cbmi.experiments.benchmark import (
     BenchmarkSettings,
     benchmark_systems,
@@ -13,6 +15,7 @@ from cbmi.experiments.benchmark import (
 from cbmi.objectives import TABLE
 
 
+@pytest.mark.slow
 def test_every_system_is_measured(tmp_path):
     sizes = {"vocabulary": 400, "tokens": (300,), "steps": 4, "sentences": 3, "length": 4}
     options = BenchmarkSettings(presets=("tiny",), every_objective=True, device="cpu", **sizes)

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from tasks import cbmi, read_log
@@ -19,6 +20,8 @@ from cbmi.experiments import runner
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.settings import read_experiment
 from cbmi.training.train import train_run
+
+pytestmark = pytest.mark.slow
 
 
 def result_of(folder: Path) -> tuple[str, str, list[list[str]], list]:

@@ -18,6 +18,7 @@ from cbmi.experiments.plan import Plan
 from cbmi.experiments.settings import read_experiment
 
 
+@pytest.mark.slow
 def test_results_outlive_new_settings(whole, experiment_file, tmp_path):
     """A setting that did not exist when a job was done has its default there."""
     shutil.copytree(whole, tmp_path / "experiment", symlinks=True)
@@ -32,6 +33,7 @@ def test_results_outlive_new_settings(whole, experiment_file, tmp_path):
     assert "data.drop_copies: false, now true" in changed
 
 
+@pytest.mark.slow
 def test_a_job_that_has_begun_keeps_its_settings(own, task, experiment_file):
     (own / "jobs" / "demo-1-cbmi" / "result.json").unlink()
     tasks = {"demo": {"run": str(task / "run.yaml"), "settings": ["optimizer.warmup=7"]}}
@@ -44,12 +46,14 @@ def test_a_job_that_has_begun_keeps_its_settings(own, task, experiment_file):
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"job": "demo-1-ce", "settings": {}}'])
+@pytest.mark.slow
 def test_a_result_that_is_none(own, experiment_file, content):
     (own / "jobs" / "demo-1-ce" / "result.json").write_text(content)
     message = refused("experiment", experiment_file(output=str(own)))
     assert "result.json: this is not a result" in message
 
 
+@pytest.mark.slow
 def test_results_belong_to_their_corpus(whole, task, experiment_file, tmp_path):
     """Another corpus of the same name is refused; another test set is translated."""
     other = tmp_path / "other.en"
@@ -153,6 +157,7 @@ def test_bad_input_is_refused_before_the_first_job(experiment_file, tmp_path, ca
     assert not (tmp_path / "experiment").exists()
 
 
+@pytest.mark.slow
 def test_more_bad_input(whole, task, experiment_file, systems):
     path = experiment_file()
     path.write_text(path.read_text() + "systems: {}\n")

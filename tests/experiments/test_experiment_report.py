@@ -17,6 +17,7 @@ from cbmi.experiments.settings import read_experiment
 from cbmi.progress import Bar
 
 
+@pytest.mark.slow
 def test_means_and_marks_are_numpys_and_sacrebleus(whole, task, systems):
     references = (task / "test.de").read_text().splitlines()
     comparisons = []
@@ -51,6 +52,7 @@ def test_means_and_marks_are_numpys_and_sacrebleus(whole, task, systems):
         assert expected in text
 
 
+@pytest.mark.slow
 def test_test_sets_may_go_again(own, experiment_file):
     """What was translated is passed over; the rest is reported without doing anything again."""
     for file in own.glob("jobs/*/result.json"):
@@ -63,6 +65,7 @@ def test_test_sets_may_go_again(own, experiment_file):
     assert "more" not in (own / "report" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_bar_counts_translations(own, experiment_file, systems, monkeypatch):
     """Systems with the same settings share a job, whose translations are read once."""
     bars = []
@@ -79,6 +82,7 @@ def test_the_bar_counts_translations(own, experiment_file, systems, monkeypatch)
     assert [(bar.done, bar.total) for bar in bars] == [(4, 4)]  # two jobs, two seeds, one test set
 
 
+@pytest.mark.slow
 def test_dollars_validation_and_ter(own, experiment_file, systems):
     """A dollar is not a formula, the validation set says so, and a lower TER is better."""
     labelled = systems | {"cbmi": systems["cbmi"] | {"label": r"+ $\nonsense_{5}$ & 6$"}}
@@ -104,6 +108,7 @@ def test_dollars_validation_and_ter(own, experiment_file, systems):
     assert sum(int(row["tokens"]) for row in bins) == tokens
 
 
+@pytest.mark.slow
 def test_costs_stand_beside_the_baselines(own, experiment_file):
     path = experiment_file(output=str(own), report={"metric": "chrf", "costs": True})
     assert cbmi("experiment", path, "--report").returncode == 0

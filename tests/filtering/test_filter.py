@@ -267,6 +267,7 @@ def made(folder, name):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_killed_and_resumed_is_undisturbed(small_run, large, tmp_path):
     files, whole = large
     command = [*arguments(small_run, files, tmp_path / "cut"), "--keep", "0.9"]
@@ -323,6 +324,7 @@ def test_one_who_interrupts_is_told_that_nothing_is_lost(small_run, tmp_path, mo
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
     files, whole = large
     command = arguments(small_run, files, tmp_path / "two")
@@ -334,6 +336,7 @@ def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, large, tmp_path):
     files, _ = large
     # In the way of the second process's chunk.

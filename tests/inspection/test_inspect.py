@@ -42,6 +42,7 @@ def test_two_models_side_by_side(small_run, tmp_path):
     assert "largest difference first" in page
 
 
+@pytest.mark.slow
 def test_figures(small_run, tmp_path):
     figures = tmp_path / "figures"
     result = inspect(small_run, tmp_path / "page.html", "--figures", figures, "--pair", "3")

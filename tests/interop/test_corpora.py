@@ -143,6 +143,7 @@ def test_names_are_those_of_the_recipes():
         assert sorted(wanted) == sorted(f"data/{name}/{file}" for file in files)
 
 
+@pytest.mark.slow
 def test_the_built_in_corpus_needs_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(corpora, "download", None)
     assert cbmi("corpus", "get", "demo", "-o", tmp_path / "demo").returncode == 0

@@ -134,6 +134,7 @@ def test_odd_text_is_only_text(address):
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_ten_thousand_malformed_requests(address):
     """Noise, halves of requests, connections that break off: the server keeps answering."""
     where = urlsplit(address)
@@ -274,6 +275,7 @@ def test_a_large_request_takes_turns_and_a_cancelled_one_ends():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_it_can_be_stopped_in_the_midst_of_a_request(small_run, number):
     """Who waits is told so; the terminal shows no traceback."""
     with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (process, addresses):
@@ -289,6 +291,7 @@ def test_it_can_be_stopped_in_the_midst_of_a_request(small_run, number):
         assert "Traceback" not in process.stdout.read()
 
 
+@pytest.mark.slow
 def test_a_client_that_stalls_does_not_keep_the_server(small_run):
     with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (process, addresses):
         where = urlsplit(addresses[0])

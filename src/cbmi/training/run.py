@@ -181,8 +181,7 @@ def _link(source: str, place: str) -> None:
 def _is_moved_file(change: Change) -> bool:
     """Whether a corpus file has another name than before."""
     key, _, index = change.path.rpartition(".")
-    is_file = key in ("data.train", "data.valid") and index.isdigit()
-    return is_file and change.old is not None and change.new is not None
+    return key in ("data.train", "data.valid") and index.isdigit()
 
 
 def _changes_that_matter(old: RunSettings, new: RunSettings) -> list[Change]:
