@@ -15,9 +15,9 @@ output: runs/mine
 data:
   source: en
   target: de
-  train: [train.en, train.de]
-  valid: [valid.en, valid.de]
-  test: {test: [test.en, test.de]}
+  train: [corpus/train.en, corpus/train.de]
+  valid: [corpus/valid.en, corpus/valid.de]
+  test: {test: [corpus/test.en, corpus/test.de]}
   vocabulary: {size: 700}
 model: {preset: tiny, width: 32, feed_forward: 64, heads: 2}
 batch: {tokens: 300}
@@ -31,7 +31,7 @@ stages:
 @pytest.mark.timeout(240)
 def test_the_examples_of_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write_corpus(tmp_path)
+    write_corpus(tmp_path / "corpus")
     (tmp_path / "mine.yaml").write_text(RUN_FILE)
     names: dict = {}
     examples = blocks(PAGE, "python")

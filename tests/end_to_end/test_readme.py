@@ -52,7 +52,9 @@ def test_the_commands_of_the_readme(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (settings,) = blocks(README, "yaml")
     (tmp_path / "mine.yaml").write_text(settings)
-    commands = [line for block in blocks(README, "") for line in block.splitlines()]
+    # A backslash continues a command on the next line.
+    text = "\n".join(blocks(README, "")).replace("\\\n", " ")
+    commands = text.splitlines()
     statuses = []
     for command in commands:
         result = run(command)
@@ -72,7 +74,7 @@ def test_the_commands_of_the_readme(tmp_path, monkeypatch):
 
 def test_make_targets_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"\bmake ([a-z-]+)", README)
+    targets = re.findall(r"(?:^|`)make ([a-z-]+)", README, flags=re.MULTILINE)
     assert {"demo", "test", "setup"} <= set(targets)
     for target in targets:
         assert f"\n{target}:" in makefile
