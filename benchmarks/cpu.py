@@ -191,7 +191,7 @@ def our_training(batches: Sequence[Sequence[Pair]]) -> Side:
     micro_batches = [micro_batch_of(pairs) for pairs in batches]
 
     def train(number: int) -> None:
-        stepper.set_learning_rates(number + 1)
+        stepper.prepare_update(1e-4)
         stepper.compute([micro_batches[number]])
 
     return train

@@ -143,6 +143,7 @@ def cases() -> Iterator[Case]:
     runtime.seed = torch.tensor(seed_words(987654321), dtype=torch.int32, device="cuda")
     dropout = Dropout(0.1, runtime)
     yield _norm_case(dropout)
+    yield _pre_norm_case(dropout)
     yield _relu_case(dropout)
     target, source = layouts()
     yield _self_attention_case("encoder", target, False, dropout)
@@ -153,7 +154,7 @@ def cases() -> Iterator[Case]:
 
 def _norm_case(dropout: Dropout) -> Case:
     def fused(x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return add_norm(x, y, y_bias, weight, bias, 1e-5, dropout.draw())
+        return add_norm(x, y, y_bias, weight, bias, 1e-5, dropout.draw())[1]
 
     def plain(x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(x + dropout(y + y_bias), (WIDTH,), weight, bias)
@@ -161,6 +162,20 @@ def _norm_case(dropout: Dropout) -> Case:
     vectors = [normal(WIDTH) for _ in range(3)]
     inputs = [normal(TOKENS, WIDTH), normal(TOKENS, WIDTH), *vectors]
     return Case("dropout, residual, norm", fused, plain, inputs, 3, 8, TILE)
+
+
+def _pre_norm_case(dropout: Dropout) -> Case:
+    def fused(x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        total, normed = add_norm(x, y, y_bias, weight, bias, 1e-5, dropout.draw(), keep_sum=True)
+        return torch.stack([total, normed])
+
+    def plain(x: Tensor, y: Tensor, y_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        total = x + dropout(y + y_bias)
+        return torch.stack([total, F.layer_norm(total, (WIDTH,), weight, bias)])
+
+    vectors = [normal(WIDTH) for _ in range(3)]
+    inputs = [normal(TOKENS, WIDTH), normal(TOKENS, WIDTH), *vectors]
+    return Case("the same, sum kept", fused, plain, inputs, 4, 10, TILE)
 
 
 def _relu_case(dropout: Dropout) -> Case:

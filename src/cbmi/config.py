@@ -154,6 +154,9 @@ class ModelSettings(Settings):
     heads: PositiveInt
     encoder_layers: PositiveInt
     decoder_layers: PositiveInt  # the language model has as many
+    # Where layers normalise: after adding to the residual stream, as the paper, or before each
+    # sub-layer, which trains deep stacks more easily.
+    norm: Literal["post", "pre"] = "post"
     dropout: Fraction = 0.1
     attention_dropout: Fraction = 0.1
     activation_dropout: Fraction = 0.1
@@ -188,9 +191,28 @@ class OptimizerSettings(Settings):
     peak_lr: PositiveFloat = 7e-4
     warmup: NonNegativeInt = 4000  # steps
     initial_lr: NonNegativeFloat = 1e-7
+    # After the warm-up. All but inverse-sqrt fall to zero at the end of each stage.
+    schedule: Literal["inverse-sqrt", "linear", "cosine", "wsd"] = "inverse-sqrt"
+    # The share of a stage over which they fall. None: all of it, or the last fifth for wsd.
+    decay: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     clip: NonNegativeFloat = 5.0  # of the gradient's norm, each network on its own; 0: none
     betas: tuple[Fraction, Fraction] = (0.9, 0.98)
     eps: PositiveFloat = 1e-8
+
+    @model_validator(mode="after")
+    def _decays_at_all(self) -> OptimizerSettings:
+        if self.decay is not None and self.schedule == "inverse-sqrt":
+            raise ValueError(
+                "decay has no meaning with schedule: inverse-sqrt, which never ends; choose "
+                "linear, cosine or wsd"
+            )
+        return self
+
+    def decay_share(self) -> float:
+        """The share of a stage over which the learning rate falls to zero."""
+        if self.decay is not None:
+            return self.decay
+        return 0.2 if self.schedule == "wsd" else 1.0
 
 
 class StageSettings(Settings):
@@ -261,6 +283,9 @@ class RunSettings(Settings):
     initialize: str | None = None
     batch: BatchSettings = BatchSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
+    # Decay per step of the moving average of the weights, which is the model that is validated,
+    # tested and used; 0: none, the weights themselves are.
+    ema: Fraction = 0.0
     label_smoothing: Fraction = 0.1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     # off: no CUDA graph and no fused kernels, PyTorch's own operations only.

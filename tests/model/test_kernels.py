@@ -66,9 +66,20 @@ def test_bias_relu_dropout(rate):
 def test_add_norm(rate, width):
     inputs = leaves((37, width), (37, width), (width,), (width,), (width,))
     x, y, y_bias, weight, bias = inputs
-    ours = norm.add_norm(*inputs, 1e-5, draw(3, rate))
+    _, ours = norm.add_norm(*inputs, 1e-5, draw(3, rate))
     dropped = (y + y_bias) * (factors(3, 37, width, rate) if rate else 1)
     assert_same(ours, F.layer_norm(x + dropped, (width,), weight, bias), inputs, inputs)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_add_norm_that_keeps_the_sum(rate):
+    """Pre-norm: gradients come back through the norm and through the sum."""
+    inputs = leaves((37, 96), (37, 96), (96,), (96,), (96,))
+    x, y, y_bias, weight, bias = inputs
+    ours = torch.stack(norm.add_norm(*inputs, 1e-5, draw(3, rate), keep_sum=True))
+    total = x + (y + y_bias) * (factors(3, 37, 96, rate) if rate else 1)
+    theirs = torch.stack([total, F.layer_norm(total, (96,), weight, bias)])
+    assert_same(ours, theirs, inputs, inputs)
 
 
 LENGTHS = np.array([5, 33, 1, 70, 0, 3, 0, 12]), np.array([7, 20, 3, 64, 0, 0, 9, 30])

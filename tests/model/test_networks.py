@@ -108,6 +108,91 @@ def test_translator_equals_a_transformer_written_out():
         assert torch.allclose(scores[t], expected, atol=1e-5)
 
 
+def torch_layer(kind, layer, norms):
+    """A layer of torch.nn's with the weights of ours; `norms`: those before its sub-layers."""
+    theirs = kind(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True).double()
+    parts = {
+        "self_attn.in_proj_": layer.self_attention.inputs,
+        "self_attn.out_proj.": layer.self_attention.output,
+        "linear1.": layer.feed_forward.inner,
+        "linear2.": layer.feed_forward.outer,
+    }
+    if kind is torch.nn.TransformerDecoderLayer:
+        parts["multihead_attn.out_proj."] = layer.cross_attention.output
+    for number, norm in enumerate(norms, 1):
+        parts[f"norm{number}."] = norm
+    state = {}
+    for prefix, part in parts.items():
+        state[f"{prefix}weight"] = part.weight
+        state[f"{prefix}bias"] = part.bias
+    if kind is torch.nn.TransformerDecoderLayer:
+        query = layer.cross_attention.query
+        memory = layer.cross_attention.memory
+        state["multihead_attn.in_proj_weight"] = torch.cat([query.weight, memory.weight])
+        state["multihead_attn.in_proj_bias"] = torch.cat([query.bias, memory.bias])
+    theirs.load_state_dict({key: value.detach().clone() for key, value in state.items()})
+    return theirs
+
+
+def torch_stack(kind, stack, first_norm):
+    """Ours as torch.nn has it: the norm at the end of a sub-layer is the one before the next."""
+    layers = []
+    before = first_norm
+    for layer in stack:
+        norms = [before, layer.self_norm]
+        if kind is torch.nn.TransformerDecoderLayer:
+            norms.append(layer.cross_norm)
+        layers.append(torch_layer(kind, layer, norms))
+        before = layer.feed_forward_norm
+    return layers, before
+
+
+def test_pre_norm_equals_torchs_layers_forward_and_backward():
+    """A deep encoder and a shallow decoder, with the final norms."""
+    torch.manual_seed(0)
+    shape = Shape(16, 32, 2, encoder_layers=4, decoder_layers=1, norm="pre")
+    model = Translator(shape, 50, 50, shared=True).double()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    source = sentences((7,))
+    target = sentences((5,), seed=1)
+    inputs = shift_right(target, 1)
+
+    ours = model(source, inputs, target.ids).log_p
+    ours.sum().backward()
+
+    encoder, encoder_norm = torch_stack(
+        torch.nn.TransformerEncoderLayer, model.encoder, model.source_embedding.norm
+    )
+    decoder, decoder_norm = torch_stack(
+        torch.nn.TransformerDecoderLayer, model.decoder, model.target_embedding.norm
+    )
+    table = model.output_weight.detach().clone().requires_grad_()
+    states = (table[source.ids] * 4 + sinusoids(7, 16).double())[None]
+    for layer in encoder:
+        states = layer(states)
+    states = F.layer_norm(states, (16,), encoder_norm.weight, encoder_norm.bias)
+    x = (table[inputs.ids] * 4 + sinusoids(5, 16).double())[None]
+    mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    for layer in decoder:
+        x = layer(x, states, tgt_mask=mask)
+    x = F.layer_norm(x, (16,), decoder_norm.weight, decoder_norm.bias)
+    theirs = (x[0] @ table.T).log_softmax(-1).gather(1, target.ids[:, None])[:, 0]
+    theirs.sum().backward()
+
+    assert torch.allclose(ours, theirs)
+    assert torch.allclose(model.output_weight.grad, table.grad)
+    for number, layer in enumerate(encoder):
+        inner = model.encoder.layer(number).feed_forward.inner
+        assert torch.allclose(inner.weight.grad, layer.linear1.weight.grad)
+    for number, layer in enumerate(decoder):
+        inputs_of_attention = model.decoder.layer(number).self_attention.inputs
+        assert torch.allclose(inputs_of_attention.weight.grad, layer.self_attn.in_proj_weight.grad)
+    # The norm before the second encoder layer stands at the end of the first.
+    first_end = model.encoder.layer(0).feed_forward_norm
+    assert torch.allclose(first_end.weight.grad, encoder[1].norm1.weight.grad)
+
+
 def test_language_model_sees_only_what_came_before():
     torch.manual_seed(0)
     model = LanguageModel(SHAPE, 50).eval()
@@ -135,7 +220,7 @@ def test_the_language_model_shares_nothing_and_embeddings_are_tied():
 def test_positions_beyond_the_table_are_made():
     model = LanguageModel(SHAPE, 50).eval()
     target = sentences((POSITIONS + 50,))
-    x = model.embedding(target.ids, target.layout.position, target.layout.longest)
+    x = model.embedding(target.ids, target.layout.position, target.layout.longest).residual
     waves = sinusoids(POSITIONS + 50, 16)
     assert torch.allclose(x, model.embedding.weight[target.ids] * 4 + waves, atol=1e-5)
     target = sentences((700,))

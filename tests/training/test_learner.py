@@ -1,4 +1,4 @@
-"""Schedule and optimizer."""
+"""A network's optimizer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ import pytest
 import torch
 
 from cbmi.config import OptimizerSettings
-from cbmi.training.learner import Learner, learning_rate
+from cbmi.training.learner import Learner
 from cbmi.training.world import World
 
 WORLD = World(0, 1, torch.device("cpu"))
-
-
-def test_the_papers_schedule():
-    settings = OptimizerSettings(peak_lr=7e-4, warmup=4000)
-    assert learning_rate(0, settings) == 1e-7
-    assert learning_rate(2000, settings) == pytest.approx((1e-7 + 7e-4) / 2)
-    assert learning_rate(4000, settings) == 7e-4
-    assert learning_rate(16000, settings) == pytest.approx(3.5e-4)
-    assert learning_rate(1, OptimizerSettings(peak_lr=1e-3, warmup=0)) == 1e-3
 
 
 def learner(**settings):
@@ -34,7 +25,7 @@ def learner(**settings):
 def update(one, step, factor=1.0):
     torch.manual_seed(step)
     one.backward(factor * one.network(torch.randn(5, 4)).square().sum(), sync=True)
-    one.set_learning_rate(step)
+    one.prepare_update(0.1 / step**0.5)
     return one.update()
 
 
@@ -58,7 +49,7 @@ def test_the_gradient_is_clipped_and_its_norm_reported():
     one.backward(loss, sync=True)
     gradient = torch.cat([p.grad.flatten() for p in one.network.parameters()])
     assert gradient.norm() > 2
-    one.set_learning_rate(1)
+    one.prepare_update(0.1)
     assert one.update() == pytest.approx(gradient.norm().item())
     moments = one.moments("x")
     first = torch.cat([moments[f"x/{name}/exp_avg"].flatten() for name in ("weight", "bias")])

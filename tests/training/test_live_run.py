@@ -34,7 +34,7 @@ def update(learner: Learner, step: int = 1) -> None:
     """One update, with a gradient that is a function of the weights alone."""
     loss = torch.stack([p.square().sum() for p in learner.network.parameters()]).sum()
     learner.backward(loss, sync=True)
-    learner.set_learning_rate(step)
+    learner.prepare_update(1e-3 / step)
     learner.update()
 
 

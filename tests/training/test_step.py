@@ -42,7 +42,7 @@ def step(stepper: Stepper, corpus, accumulate: int) -> None:
     builder = BatchBuilder(corpus, corpus.lengths(), 150, accumulate, 1, WORLD, {})
     batch = next(builder.batches(0, 0, 1, None))
     assert len(batch.micro_batches) == accumulate
-    stepper.set_learning_rates(1)
+    stepper.prepare_update(1e-3)
     stepper.compute([pinned.to_device(WORLD.device) for pinned in batch.micro_batches])
 
 

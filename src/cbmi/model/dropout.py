@@ -70,8 +70,8 @@ class Dropout(nn.Module):
 
 def keep(seed: Tensor, site: int, rows: Tensor, columns: int, rate: float) -> Tensor:
     """(..., columns): false with probability `rate`. seed (2,) int32; rows (...), integers."""
-    row = _mix(rows.int() * ROW + seed[0])
-    row = _mix(row ^ (seed[1] + wrapped(site * SITE)))
+    row = mix(rows.int() * ROW + seed[0])
+    row = mix(row ^ (seed[1] + wrapped(site * SITE)))
     x = row[..., None] + torch.arange(columns, dtype=torch.int32, device=rows.device) * COLUMN
     x ^= x >> 16
     x *= MIX[0]
@@ -80,7 +80,8 @@ def keep(seed: Tensor, site: int, rows: Tensor, columns: int, rate: float) -> Te
     return x >= threshold(rate)
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
+    """Hash 32-bit integers. The result is never negative: the last shift clears the sign."""
     x = (x ^ (x >> 16)) * MIX[0]
     x = (x ^ (x >> 15)) * MIX[1]
     return x ^ (x >> 16)

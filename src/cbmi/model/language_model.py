@@ -33,7 +33,7 @@ class LanguageModel(nn.Module):
         self.shape = shape
         self.runtime = Runtime(sites=FIRST_SITE)
         matrix = embedding_matrix(size, shape.width)
-        self.embedding = Embedding(matrix, shape.dropout, self.runtime)
+        self.embedding = Embedding(matrix, shape, self.runtime)
         self.layers = Stack(
             Layer(shape, self.runtime, cross=False) for _ in range(shape.decoder_layers)
         )

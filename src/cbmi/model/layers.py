@@ -1,10 +1,10 @@
-"""Transformer layers: post-norm, ReLU, as in the paper's base and big models."""
+"""Transformer layers: ReLU, post-norm as in the paper's base and big models, or pre-norm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,14 @@ POSITIONS = 2048  # positions whose sinusoids are kept
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a network and its dropout rates."""
+    """The size of a network, where it normalises, and its dropout rates."""
 
     width: int
     feed_forward: int
     heads: int
     encoder_layers: int
     decoder_layers: int
+    norm: Literal["post", "pre"] = "post"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
@@ -53,20 +54,36 @@ class FeedForward(nn.Module):
         return relu_dropout(F.linear(x, self.inner.weight), self.inner.bias, self.dropout.draw())
 
 
+class Stream(NamedTuple):
+    """What goes from sub-layer to sub-layer, both (tokens, width)."""
+
+    residual: Tensor  # what the next sub-layer's result is added to
+    normed: Tensor  # what the next sub-layer reads; post-norm: the same tensor
+
+
 class AddNorm(nn.LayerNorm):
-    """The end of a sub-layer: LayerNorm(x + dropout(linear(y)))."""
+    """The end of a sub-layer: x + dropout(linear(y)), and its LayerNorm.
+
+    Post-norm continues with the norm alone, pre-norm with both. So in a pre-norm stack the norm
+    that stands at the end of a sub-layer is the one that belongs before the next; the last is the
+    final norm.
+    """
 
     def __init__(self, shape: Shape, runtime: Runtime) -> None:
         super().__init__(shape.width)
+        self.keeps_sum = shape.norm == "pre"
         self.dropout = Dropout(shape.dropout, runtime)
 
-    def forward(self, x: Tensor, y: Tensor, linear: nn.Linear) -> Tensor:  # type: ignore[override]
+    def forward(self, stream: Stream, y: Tensor, linear: nn.Linear) -> Stream:  # type: ignore[override]
+        x = stream.residual
         if not self.dropout.runtime.fused(y):
-            return super().forward(x + self.dropout(linear(y)))
+            total = x + self.dropout(linear(y))
+            normed = super().forward(total)
+            return Stream(total if self.keeps_sum else normed, normed)
         from cbmi.model.kernels.norm import add_norm
 
         # The bias of `linear` is added by the kernel, in the same pass.
-        return add_norm(
+        total, normed = add_norm(
             x.to(y.dtype),
             F.linear(y, linear.weight),
             linear.bias,
@@ -74,7 +91,9 @@ class AddNorm(nn.LayerNorm):
             self.bias,
             self.eps,
             self.dropout.draw(),
+            self.keeps_sum,
         )
+        return Stream(total, normed)
 
 
 class Layer(nn.Module):
@@ -94,16 +113,16 @@ class Layer(nn.Module):
         self.feed_forward_norm = AddNorm(shape, runtime)
 
     def forward(
-        self, x: Tensor, number: int, attend: Attend, attend_source: Attend | None = None
-    ) -> Tensor:
-        """x (tokens, width) → the same shape."""
-        mixed = attend(self.self_attention.project(x), number).flatten(1)
-        x = self.self_norm(x, mixed, self.self_attention.output)
+        self, stream: Stream, number: int, attend: Attend, attend_source: Attend | None = None
+    ) -> Stream:
+        mixed = attend(self.self_attention.project(stream.normed), number).flatten(1)
+        stream = self.self_norm(stream, mixed, self.self_attention.output)
         if attend_source is not None:
-            mixed = attend_source(self.cross_attention.project_query(x), number).flatten(1)
-            x = self.cross_norm(x, mixed, self.cross_attention.output)
-        hidden = self.feed_forward.hidden(x)
-        return cast(Tensor, self.feed_forward_norm(x, hidden, self.feed_forward.outer))
+            query = self.cross_attention.project_query(stream.normed)
+            mixed = attend_source(query, number).flatten(1)
+            stream = self.cross_norm(stream, mixed, self.cross_attention.output)
+        hidden = self.feed_forward.hidden(stream.normed)
+        return cast(Stream, self.feed_forward_norm(stream, hidden, self.feed_forward.outer))
 
 
 class Stack(nn.ModuleList):
@@ -111,13 +130,16 @@ class Stack(nn.ModuleList):
 
     recompute = False  # keep only the layers' inputs; the backward pass computes the rest again
 
-    def forward(self, x: Tensor, attend: Attend, attend_source: Attend | None = None) -> Tensor:
+    def forward(
+        self, stream: Stream, attend: Attend, attend_source: Attend | None = None
+    ) -> Tensor:
+        """What the last layer gives (tokens, width)."""
         for number, layer in enumerate(self):
             if self.recompute and torch.is_grad_enabled():
                 # No random state to preserve: dropout is stateless.
-                x = checkpoint(
+                stream = checkpoint(
                     layer,
-                    x,
+                    stream,
                     number,
                     attend,
                     attend_source,
@@ -125,20 +147,24 @@ class Stack(nn.ModuleList):
                     preserve_rng_state=False,
                 )
             else:
-                x = layer(x, number, attend, attend_source)
-        return x
+                stream = layer(stream, number, attend, attend_source)
+        return stream.normed
 
     def layer(self, number: int) -> Layer:
         return cast(Layer, self[number])
 
 
 class Embedding(nn.Module):
-    """Piece embeddings times sqrt(width), plus sinusoidal positions; the matrix may be shared."""
+    """Piece embeddings times sqrt(width), plus sinusoidal positions; the matrix may be shared.
 
-    def __init__(self, weight: nn.Parameter, dropout: float, runtime: Runtime) -> None:
+    In a pre-norm network, the norm before the first layer follows.
+    """
+
+    def __init__(self, weight: nn.Parameter, shape: Shape, runtime: Runtime) -> None:
         super().__init__()
         self.weight = weight
-        self.dropout = Dropout(dropout, runtime)
+        self.dropout = Dropout(shape.dropout, runtime)
+        self.norm = nn.LayerNorm(shape.width) if shape.norm == "pre" else None
         # Not a buffer: nothing to save or to keep equal on ranks.
         self.positions = sinusoids(POSITIONS, weight.shape[1])
 
@@ -147,8 +173,8 @@ class Embedding(nn.Module):
         if longest > len(self.positions):
             self.positions = sinusoids(longest, self.weight.shape[1]).to(self.weight)
 
-    def forward(self, ids: Tensor, position: Tensor, longest: int) -> Tensor:
-        """ids, position (tokens,) → (tokens, width); every position is below `longest`."""
+    def forward(self, ids: Tensor, position: Tensor, longest: int) -> Stream:
+        """ids, position (tokens,) → what the first layer reads; positions are below `longest`."""
         width = self.weight.shape[1]
         self.positions = self.positions.to(self.weight)
         positions = self.positions
@@ -157,7 +183,9 @@ class Embedding(nn.Module):
         x = F.embedding(ids, self.weight) * width**0.5 + positions[position]
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        return cast(Tensor, self.dropout(x))
+        x = self.dropout(x)
+        normed = x if self.norm is None else self.norm(x).to(x.dtype)
+        return Stream(x, normed)
 
 
 def sinusoids(length: int, width: int) -> Tensor:

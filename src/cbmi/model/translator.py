@@ -34,8 +34,8 @@ class Translator(nn.Module):
         self.runtime = Runtime()
         target_matrix = embedding_matrix(target_size, shape.width)
         source_matrix = target_matrix if shared else embedding_matrix(source_size, shape.width)
-        self.source_embedding = Embedding(source_matrix, shape.dropout, self.runtime)
-        self.target_embedding = Embedding(target_matrix, shape.dropout, self.runtime)
+        self.source_embedding = Embedding(source_matrix, shape, self.runtime)
+        self.target_embedding = Embedding(target_matrix, shape, self.runtime)
         self.encoder = Stack(
             Layer(shape, self.runtime, cross=False) for _ in range(shape.encoder_layers)
         )

@@ -1,8 +1,13 @@
 """Checkpoints: safetensors and JSON in a folder that exists whole or not at all.
 
-checkpoints/step-N/translator.safetensors, language_model.safetensors, optimizer.safetensors
-                   state.json       where training stands
-                   manifest.json    SHA-256 of each file above: damage is recognised
+checkpoints/step-N/translator.safetensors, language_model.safetensors
+                               weights to use: with `ema` the averaged ones
+                   optimizer.safetensors
+                   latest.safetensors
+                               with `ema`: the weights of the last update, which training continues
+                   state.json  where training stands
+                   manifest.json
+                               SHA-256 of each file above: damage is recognised
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ FORMAT = 1
 TRANSLATOR = "translator"
 LANGUAGE_MODEL = "language_model"
 OPTIMIZER = "optimizer"
+LATEST = "latest"
 
 
 @dataclass
@@ -51,6 +57,8 @@ class TrainingState:
     fusion: FusionKind | None = None  # of translator and language model in translation
     step_tokens: int = 0  # the size of a step, which the plan of batches depends on
     scalers: dict[str, Any] = field(default_factory=dict)  # fp16's loss scaling
+    averaged: dict[str, int] = field(default_factory=dict)  # updates in each network's average
+    stage_steps: int = 0  # the length of the stage: what its learning rates were chosen for
 
 
 def folder_name(step: int) -> str:

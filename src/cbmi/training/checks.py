@@ -77,6 +77,7 @@ def check_stages(config: RunSettings) -> list[Objective]:
     for number, stage in enumerate(config.stages):
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         _check_stage(stage, objective, untrained=number == 0 and config.initialize is None)
+        _check_schedule(config, number)
         if stage.language_model in ("frozen", "cached") and not has_language_model:
             others = "no earlier stage"
             if config.initialize:
@@ -89,6 +90,19 @@ def check_stages(config: RunSettings) -> list[Objective]:
             has_language_model = True
         objectives.append(objective)
     return objectives
+
+
+def _check_schedule(config: RunSettings, number: int) -> None:
+    """Refuse a stage that ends before the learning rate can fall."""
+    stage = config.stages[number]
+    settings = config.optimizer
+    warms_up = number == 0 or stage.restart_optimizer
+    if settings.schedule != "inverse-sqrt" and warms_up and stage.steps <= settings.warmup:
+        raise UserError(
+            f"stages.{stage.name}: its {stage.steps:,} steps end before the warm-up of "
+            f"{settings.warmup:,} steps, so schedule: {settings.schedule} could not decay: lower "
+            "optimizer.warmup, or give the stage more steps."
+        )
 
 
 def _starts_with_language_model(config: RunSettings) -> bool:

@@ -1,4 +1,4 @@
-"""A network in training: its optimizer, schedule, gradient clipping and data-parallel wrapper."""
+"""A network in training: its optimizer, gradient clipping, average and data-parallel wrapper."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cbmi.config import OptimizerSettings
 from cbmi.training.checkpoint import weights_of
+from cbmi.training.moving_average import MovingAverage
 from cbmi.training.sharding import is_sharded, shard, shard_like, unsharded
 from cbmi.training.world import World
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
-def learning_rate(step: int, settings: OptimizerSettings) -> float:
-    """Linear warm-up from `initial_lr` to `peak_lr`, then inverse square root; steps from 1."""
-    if step < settings.warmup:
-        rise = settings.peak_lr - settings.initial_lr
-        return settings.initial_lr + rise * step / settings.warmup
-    return float(settings.peak_lr * (max(settings.warmup, 1) / step) ** 0.5)
-
-
 class Learner(Generic[Network]):
-    """A network with its optimizer, loss scaler and data-parallel wrapper.
+    """A network with its optimizer, loss scaler, moving average and data-parallel wrapper.
 
     Translator and language model have one each, so their gradients never mix.
     """
@@ -39,7 +32,9 @@ class Learner(Generic[Network]):
         world: World,
         precision: torch.dtype,
         parallel: Literal["ddp", "fsdp"] = "ddp",
+        ema: float = 0.0,
     ) -> None:
+        """`ema`: the decay of the moving average of the weights; 0: there is none."""
         self.network = network
         self.settings = settings
         self.world = world
@@ -50,6 +45,7 @@ class Learner(Generic[Network]):
         elif world.size > 1:
             devices = [world.device.index] if world.device.type == "cuda" else None
             self.module = DistributedDataParallel(network, device_ids=devices)
+        self.average = MovingAverage(network, ema) if ema else None
         self.restart()
 
     def restart(self) -> None:
@@ -58,7 +54,7 @@ class Learner(Generic[Network]):
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.Adam(
             self.network.parameters(),
-            # A tensor on a GPU, so that a recorded step reads what `set_learning_rate` put there.
+            # A tensor on a GPU, so that a recorded step reads what `prepare_update` put there.
             lr=torch.zeros((), device=device) if on_gpu else 0.0,
             betas=self.settings.betas,
             eps=self.settings.eps,
@@ -88,24 +84,45 @@ class Learner(Generic[Network]):
         else:
             yield
 
-    def set_learning_rate(self, step: int) -> None:
-        """That of the coming update."""
-        value = learning_rate(step, self.settings)
+    def prepare_update(self, learning_rate: float) -> None:
+        """Set what the coming update reads from memory; not part of a recorded step."""
+        if self.average is not None:
+            self.average.prepare_update()
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(value)
+                group["lr"].fill_(learning_rate)
             else:
-                group["lr"] = value
+                group["lr"] = learning_rate
 
     def update(self) -> Tensor:
-        """Clip the gradient and update the weights; returns the gradient's norm before clipping."""
+        """Clip the gradient and update the weights and their average.
+
+        Returns the gradient's norm before clipping.
+        """
         self.scaler.unscale_(self.optimizer)
         limit = self.settings.clip or float("inf")
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), limit)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
         return unsharded(norm)
+
+    def weights_to_use(self) -> dict[str, Tensor]:
+        """The weights to translate or score with: the averaged ones, if there are any."""
+        if self.average is not None:
+            return self.average.weights
+        return weights_of(self.network)
+
+    @contextmanager
+    def with_weights_to_use(self) -> Iterator[None]:
+        """The network has them in this block."""
+        if self.average is None:
+            yield
+        else:
+            with self.average.in_network():
+                yield
 
     def moments(self, prefix: str) -> dict[str, Tensor]:
         """Adam's state, by parameter."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -15,7 +16,13 @@ from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Stack
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
-from cbmi.training.checkpoint import LANGUAGE_MODEL, OPTIMIZER, TRANSLATOR, TrainingState
+from cbmi.training.checkpoint import (
+    LANGUAGE_MODEL,
+    LATEST,
+    OPTIMIZER,
+    TRANSLATOR,
+    TrainingState,
+)
 from cbmi.training.learner import Learner
 from cbmi.training.networks import new_language_model, new_translator
 from cbmi.training.run import RunDirectory
@@ -54,7 +61,12 @@ class LiveRun:
             if isinstance(module, Stack):
                 module.recompute = self.config.memory.recompute_layers
         return Learner(
-            network, self.config.optimizer, self.world, self.precision, self.config.parallel
+            network,
+            self.config.optimizer,
+            self.world,
+            self.precision,
+            self.config.parallel,
+            self.config.ema,
         )
 
     def resume(self) -> bool:
@@ -68,7 +80,7 @@ class LiveRun:
             return False
         self.state = store.read_state(folder)
         self.load_networks(folder)
-        self._load_learners(store.load_tensors(folder, OPTIMIZER) or {})
+        self._load_learners(folder)
         best = self._best_remaining() if self.world.first else (None, None)
         self.state.best_step, self.state.best_score = self.world.gather(best)[0]
         if self.world.first:
@@ -90,22 +102,31 @@ class LiveRun:
         return -(-self.state.step_tokens // (self.config.batch.tokens * self.world.size))
 
     def load_networks(self, folder: Path) -> None:
-        """Take the weights of a checkpoint, of this run or of another."""
+        """Take the weights to use of a checkpoint, of this run or of another."""
         store.load_weights(
             self.translator.network, store.require_tensors(folder, TRANSLATOR), folder
         )
+        if self.translator.average is not None:
+            self.translator.average.restart()
         tensors = store.load_tensors(folder, LANGUAGE_MODEL)
         if tensors is not None:
             network = new_language_model(self.config, self.sizes[1])
             self.language_model = network.to(self.world.device)
             store.load_weights(self.language_model, tensors, folder)
 
-    def _load_learners(self, moments: Mapping[str, Tensor]) -> None:
+    def _load_learners(self, folder: Path) -> None:
+        """Take what training needs besides the weights to use, once the networks have those."""
         self.set_language_model_mode(self.config.stages[self.state.stage])
+        moments = store.load_tensors(folder, OPTIMIZER) or {}
         for name, learner in self._learners().items():
             learner.load_moments(name, moments)
             if self.state.scalers.get(name):
                 learner.scaler.load_state_dict(self.state.scalers[name])
+            if learner.average is not None and name in self.state.averaged:
+                # Its weights are the averaged ones, from which the average has just started.
+                learner.average.updates = self.state.averaged[name]
+                latest = _with_prefix(store.require_tensors(folder, LATEST), name)
+                store.load_weights(learner.network, latest, folder)
 
     def _learners(self) -> dict[str, Learner[Translator] | Learner[LanguageModel]]:
         learners: dict[str, Learner[Translator] | Learner[LanguageModel]]
@@ -124,7 +145,12 @@ class LiveRun:
             if self.language_model_learner is None:
                 self.language_model_learner = self._learner(self.language_model)
         else:
-            self.language_model_learner = None
+            if self.language_model_learner is not None:
+                # From now on it scores: with the averaged weights, if there are any.
+                average = self.language_model_learner.average
+                if average is not None:
+                    average.copy_to_network()
+                self.language_model_learner = None
             if self.language_model is not None:
                 network = self.unsharded(self.language_model)
                 self.language_model = network.requires_grad_(False).eval()
@@ -135,6 +161,14 @@ class LiveRun:
                 f"{self.run.path}: this stage needs a language model, but there is none."
             )
         return self.language_model
+
+    @contextmanager
+    def weights_to_use(self) -> Iterator[None]:
+        """All networks in training have, in this block, the weights that are validated and used."""
+        with ExitStack() as stack:
+            for learner in self._learners().values():
+                stack.enter_context(learner.with_weights_to_use())
+            yield
 
     def unsharded(self, network: Network) -> Network:
         """The network with all of its weights on this rank: itself, unless it is sharded."""
@@ -165,7 +199,7 @@ class LiveRun:
         """The translator as it was when the stage began, kept in the run directory meanwhile."""
         folder = self.run.teachers / stage.name
         if self.state.stage_step == 0:
-            weights = self._gathered(store.weights_of(self.translator.network))
+            weights = self._gathered(self.translator.weights_to_use())
             if self.world.first:
                 store.save_checkpoint(folder, {TRANSLATOR: weights}, self.state)
         self.world.barrier()
@@ -183,6 +217,7 @@ class LiveRun:
         state.stage_step = 0
         state.stage_done = False
         state.stage_epoch = state.epoch
+        state.stage_steps = 0
         state.best_step = None
         state.best_score = None
         state.score = None
@@ -205,13 +240,22 @@ class LiveRun:
         state = self.state
         learners = self._learners()
         state.scalers = {name: learner.scaler.state_dict() for name, learner in learners.items()}
-        tensors = {TRANSLATOR: self._gathered(store.weights_of(self.translator.network))}
-        if self.language_model is not None:
-            tensors[LANGUAGE_MODEL] = self._gathered(store.weights_of(self.language_model))
+        tensors = {}
         moments: dict[str, Tensor] = {}
+        latest: dict[str, Tensor] = {}
+        state.averaged = {}
         for name, learner in learners.items():
+            tensors[name] = self._gathered(learner.weights_to_use())
             moments.update(learner.moments(name))
+            if learner.average is not None:
+                state.averaged[name] = learner.average.updates
+                for parameter_name, parameter in store.weights_of(learner.network).items():
+                    latest[f"{name}/{parameter_name}"] = parameter
+        if self.language_model is not None and LANGUAGE_MODEL not in tensors:
+            tensors[LANGUAGE_MODEL] = self._gathered(store.weights_of(self.language_model))
         tensors[OPTIMIZER] = self._gathered(moments)
+        if latest:
+            tensors[LATEST] = self._gathered(latest)
         if self.world.first:
             folder = self.run.checkpoints / store.folder_name(state.step)
             store.save_checkpoint(folder, tensors, state)
@@ -240,3 +284,12 @@ class LiveRun:
     def _point_to_best(self) -> None:
         step = self.state.best_step if self.state.best_step is not None else self.state.step
         store.point_to(self.run.best, self.run.checkpoints / store.folder_name(step))
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under `prefix`/, without it."""
+    found = {}
+    for name, tensor in tensors.items():
+        if name.startswith(f"{prefix}/"):
+            found[name.removeprefix(f"{prefix}/")] = tensor
+    return found

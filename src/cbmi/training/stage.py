@@ -22,6 +22,7 @@ from cbmi.training.cache import LanguageModelScorer, ScoreCache, fill_cache
 from cbmi.training.graph import EagerSteps, GraphSteps
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import Meter
+from cbmi.training.schedule import Place, learning_rate
 from cbmi.training.stage_inputs import StageInputs, frequency_of_pieces, values_of_tokens
 from cbmi.training.step import Stepper
 from cbmi.training.work import Throughput, matrix_rate, passes
@@ -33,12 +34,15 @@ class StageSession:
     def __init__(
         self,
         live: LiveRun,
+        stage: StageSettings,
         stepper: Stepper,
         steps: EagerSteps,
         loader: Loader[Batch],
         throughput: Throughput,
     ) -> None:
         self.state = live.state
+        self.optimizer_settings = live.config.optimizer
+        self.stage_steps = stage.steps
         self.stepper = stepper
         self.steps = steps
         self.loader = loader
@@ -53,9 +57,14 @@ class StageSession:
         state.step += 1
         state.stage_step += 1
         state.schedule_step += 1
-        self.stepper.set_learning_rates(state.schedule_step)
+        self.stepper.prepare_update(self.learning_rate())
         self.steps.compute(batch.micro_batches)
         self.throughput.add(batch.work)
+
+    def learning_rate(self) -> float:
+        """That of the current step."""
+        place = Place(self.state.schedule_step, self.state.stage_step, self.stage_steps)
+        return learning_rate(place, self.optimizer_settings)
 
     def read_throughput(self) -> dict[str, float]:
         """Speed since the last reading, for the log."""
@@ -110,7 +119,7 @@ def open_stage(
     batches = builder.batches(state.epoch, state.batch, state.step + 1, capacity)
     with Loader(batches) as loader:
         steps = GraphSteps(stepper) if use_graph else EagerSteps(stepper)
-        yield StageSession(live, stepper, steps, loader, throughput)
+        yield StageSession(live, stage, stepper, steps, loader, throughput)
 
 
 def can_use_graph(live: LiveRun, longest: int) -> bool:

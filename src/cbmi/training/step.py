@@ -58,10 +58,10 @@ class Stepper:
     head_tokens: int = 0  # whose logits are held at a time; 0: as many as is fastest
     grad_norms: dict[str, Tensor] = field(default_factory=dict)  # of the latest step
 
-    def set_learning_rates(self, step: int) -> None:
-        """Those of the coming step."""
+    def prepare_update(self, learning_rate: float) -> None:
+        """Before the coming step."""
         for learner in self._learners().values():
-            learner.set_learning_rate(step)
+            learner.prepare_update(learning_rate)
 
     def compute(self, micro_batches: Sequence[MicroBatch]) -> None:
         """One update of every network that is trained, in the order of events.

@@ -17,7 +17,6 @@ from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
 from cbmi.signals import stop_signals
 from cbmi.training.cache import Interrupted
-from cbmi.training.learner import learning_rate
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import Figures, OnRecord, TrainingLog, figures
 from cbmi.training.stage import StageSession, open_stage
@@ -115,6 +114,8 @@ class Trainer:
     def _train_stage(self, number: int, log: TrainingLog | None) -> None:
         stage = self.config.stages[number]
         objective = self.objectives[number]
+        self._report_new_length(stage)
+        self.state.stage_steps = stage.steps
         with (
             open_stage(
                 self.live, stage, objective, self.statistics, self._asked_to_stop
@@ -131,6 +132,18 @@ class Trainer:
             while not self._stage_over() and not self.stopping:
                 session.step()
                 self._after_step(session, progress, log)
+
+    def _report_new_length(self, stage: StageSettings) -> None:
+        """A schedule that ends with its stage follows the stage's new length from here on."""
+        before = self.state.stage_steps
+        schedule = self.config.optimizer.schedule
+        if before in (0, stage.steps) or schedule == "inverse-sqrt" or not self.world.first:
+            return
+        say(
+            f"Stage {stage.name} now has {stage.steps:,} steps instead of {before:,}: from step "
+            f"{self.state.stage_step + 1:,} on, the learning rate is that of the {schedule} "
+            "schedule of the new length."
+        )
 
     def _after_step(self, session: StageSession, progress: Bar, log: TrainingLog | None) -> None:
         """Log, validate and save, each when it is due."""
@@ -172,7 +185,7 @@ class Trainer:
         record: Figures = {"step": state.step, "stage": self._stage().name, "epoch": state.epoch}
         record.update(loss_figures)
         record.update(meter.quantiles())
-        record["lr"] = learning_rate(state.schedule_step, self.config.optimizer)
+        record["lr"] = session.learning_rate()
         for name, norm in session.stepper.grad_norms.items():
             record[name] = float(norm)
         speed = session.read_throughput()
@@ -201,12 +214,16 @@ class Trainer:
         assert self.validator is not None
         live = self.live
         state = self.state
-        language_model = None
-        if live.language_model is not None:
-            language_model = live.unsharded(live.language_model)
-        result = self.validator.validate(
-            live.unsharded(live.translator.network), language_model, live.precision, state.fusion
-        )
+        with live.weights_to_use():
+            language_model = None
+            if live.language_model is not None:
+                language_model = live.unsharded(live.language_model)
+            result = self.validator.validate(
+                live.unsharded(live.translator.network),
+                language_model,
+                live.precision,
+                state.fusion,
+            )
         self._require_finite(math.isfinite(result["valid_loss"]))
         state.score = result.get("valid_bleu", -result["valid_loss"])
         if state.best_score is None or state.score > state.best_score:

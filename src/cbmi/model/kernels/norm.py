@@ -1,4 +1,4 @@
-"""LayerNorm(x + dropout(y + b)): a sub-layer's end, in one pass forward and one backward."""
+"""x + dropout(y + b) and its LayerNorm: a sub-layer's end, in one pass forward, one backward."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ PROGRAMS = 528
 
 @triton.jit(do_not_specialize=CHANGING)
 def norm_forward(
-    x, y, y_bias, out, mean, inverse_std, weight, bias, seed, site, threshold, scale, rows, eps,
-    width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+    x, y, y_bias, total, out, mean, inverse_std, weight, bias, seed, site, threshold, scale, rows,
+    eps, width: tl.constexpr, DROP: tl.constexpr, SUM: tl.constexpr, R: tl.constexpr, N:
+    tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, N)
@@ -36,6 +37,8 @@ def norm_forward(
         keep = kept(row_state(seed, site, row)[:, None], column[None, :], threshold)
         z = tl.where(keep, z * scale, 0.0)
     z += tl.load(x + place, inside, 0.0).to(tl.float32)
+    if SUM:
+        tl.store(total + place, z.to(total.dtype.element_ty), inside)
     center = tl.sum(z, 1) / width
     z = tl.where(inside, z - center[:, None], 0.0)
     inverse = 1 / tl.sqrt(tl.sum(z * z, 1) / width + eps)
@@ -49,9 +52,9 @@ def norm_forward(
 
 @triton.jit(do_not_specialize=CHANGING)
 def norm_backward(
-    grad_out, x, y, y_bias, grad_x, grad_y, partial, mean, inverse_std, weight, seed, site,
-    threshold, scale, rows, width: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N:
-    tl.constexpr,
+    grad_out, grad_total, x, y, y_bias, grad_x, grad_y, partial, mean, inverse_std, weight, seed,
+    site, threshold, scale, rows, width: tl.constexpr, DROP: tl.constexpr, SUM: tl.constexpr, R:
+    tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, N)
     w = tl.load(weight + column, column < width, 0.0).to(tl.float32)
@@ -79,6 +82,8 @@ def norm_backward(
         mean_of_g = tl.sum(g, 1) / width
         mean_of_product = tl.sum(g * normal, 1) / width
         result = inverse[:, None] * (g - mean_of_g[:, None] - normal * mean_of_product[:, None])
+        if SUM:
+            result += tl.load(grad_total + place, inside, 0.0).to(tl.float32)
         tl.store(grad_x + place, result.to(grad_x.dtype.element_ty), inside)
         if DROP:
             result = tl.where(keep, result * scale, 0.0)
@@ -101,11 +106,13 @@ class _AddNorm(torch.autograd.Function):
         bias: Tensor,
         eps: float,
         draw: DropoutDraw,
-    ) -> Tensor:
+        keep_sum: bool,
+    ) -> tuple[Tensor | None, Tensor]:
         x = x.contiguous()
         y = y.contiguous()
         rows, width = x.shape
         out = torch.empty_like(x)
+        total = torch.empty_like(x) if keep_sum else None
         mean = x.new_empty(rows, dtype=torch.float32)
         inverse_std = x.new_empty(rows, dtype=torch.float32)
         size = tile(width, FORWARD)
@@ -113,6 +120,7 @@ class _AddNorm(torch.autograd.Function):
             x,
             y,
             y_bias,
+            x if total is None else total,  # not written without a sum
             out,
             mean,
             inverse_std,
@@ -126,16 +134,18 @@ class _AddNorm(torch.autograd.Function):
             eps,
             width=width,
             DROP=draw.rate > 0,
+            SUM=keep_sum,
             **size,
         )
         ctx.save_for_backward(x, y, y_bias, weight, mean, inverse_std)
         ctx.draw = draw
-        return out
+        ctx.set_materialize_grads(False)  # a sum that nothing reads has no gradient
+        return total, out
 
     @staticmethod
     def backward(
-        ctx: Any, grad_out: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None]:
+        ctx: Any, grad_total: Tensor | None, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, None, None]:
         x, y, y_bias, weight, mean, inverse_std = ctx.saved_tensors
         draw: DropoutDraw = ctx.draw
         rows, width = x.shape
@@ -147,6 +157,7 @@ class _AddNorm(torch.autograd.Function):
         partial = x.new_empty(programs, 3, width, dtype=torch.float32)
         norm_backward[(programs,)](
             grad_out.contiguous(),
+            x if grad_total is None else grad_total.contiguous(),  # not read without a gradient
             x,
             y,
             y_bias,
@@ -163,10 +174,11 @@ class _AddNorm(torch.autograd.Function):
             rows,
             width=width,
             DROP=draw.rate > 0,
+            SUM=grad_total is not None,
             **size,
         )
         grad_weight, grad_bias, grad_y_bias = partial.sum(0).to(weight.dtype)
-        return grad_x, grad_y, grad_y_bias, grad_weight, grad_bias, None, None
+        return grad_x, grad_y, grad_y_bias, grad_weight, grad_bias, None, None, None
 
 
 def add_norm(
@@ -177,7 +189,11 @@ def add_norm(
     bias: Tensor,
     eps: float,
     draw: DropoutDraw,
-) -> Tensor:
-    """LayerNorm(x + dropout(y + y_bias)); x and y (rows, width), the others (width,)."""
-    result: Tensor = _AddNorm.apply(x, y, y_bias, weight, bias, eps, draw)
-    return result
+    keep_sum: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """x + dropout(y + y_bias) and its LayerNorm; x and y (rows, width), the others (width,).
+
+    Without `keep_sum`, the norm takes the sum's place in the result.
+    """
+    total, normed = _AddNorm.apply(x, y, y_bias, weight, bias, eps, draw, keep_sum)
+    return (total if keep_sum else normed), normed
