@@ -68,6 +68,52 @@ def test_translating_from_python(trained):
     assert several[0][0].score >= several[0][1].score
 
 
+def test_sampling_from_python(trained):
+    model = cbmi.load(trained[0])
+    lines = ["ba da fo", "", "fo ba", "ba da fo"]
+    sampling = cbmi.Sampling(temperature=1.2, seed=3)
+    texts = model.translate(lines, sampling=sampling)
+    assert texts[1] == ""
+    assert texts[0] != texts[3]  # the same text on another line
+    assert model.translate(lines, sampling=sampling) == texts
+    assert model.translate(lines, sampling=cbmi.Sampling(temperature=1.2, seed=4)) != texts
+    several = model.translate(lines, nbest=6, sampling=sampling)
+    assert [len(found) for found in several] == [6, 0, 6, 6]
+    assert len({one.text for one in several[0]}) > 1
+    found = model.hypotheses(lines, nbest=6, sampling=sampling)
+    assert [model.target.decode(one.ids) for one in found[3]] == [one.text for one in several[3]]
+
+
+def test_samples_depend_on_the_line_and_its_number_alone(trained):
+    """Not on how many lines are translated at a time; an empty line counts."""
+    model = cbmi.load(trained[0])
+    lines = ["ba da fo", "", "fo ba", "ba", "da ba da", "la mo"]
+    options = {"nbest": 2, "sampling": cbmi.Sampling(seed=8)}
+    expected = list(model.translations(lines, **options))
+    for window in (1, 2, 4):
+        found = list(model.translations(lines, window=window, **options))
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [one.text for one in ours] == [one.text for one in theirs]
+    last = model.hypotheses(lines[4:], first_number=4, **options)
+    assert [model.target.decode(one.ids) for one in last[0]] == [one.text for one in expected[4]]
+    changed = list(model.translations(["mo la", *lines[1:]], **options))
+    assert [one.text for one in changed[5]] == [one.text for one in expected[5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam": 4}, "beam is 4, but sampling has no beam"),
+        ({"nbest": 0}, "nbest is 0, but should be at least 1"),
+    ],
+)
+def test_what_does_not_go_with_sampling(trained, options, message):
+    model = cbmi.load(trained[0])
+    with pytest.raises(cbmi.UserError, match=message):
+        model.translate(["ba"], sampling=cbmi.Sampling(), **options)
+    assert len(model.translate(["ba"], beam=1, sampling=cbmi.Sampling())) == 1
+
+
 def test_scoring_from_python(trained):
     model = cbmi.load(trained[0], precision="fp32")
     (scored,) = model.score([("ba da fo", "ba da fo")])

@@ -21,12 +21,14 @@ from cbmi.version import __version__
 if TYPE_CHECKING:
     from cbmi import objectives
     from cbmi.config import RunSettings
+    from cbmi.decoding import Sampling
     from cbmi.evaluation.metrics import EvaluationReport
     from cbmi.filtering.filter import FilterResult
     from cbmi.inference.model import TrainedModel
 
 __all__ = [
     "MissingExtra",
+    "Sampling",
     "TrainingStopped",
     "UserError",
     "__version__",
@@ -174,9 +176,13 @@ def filter(
 
 
 def __getattr__(name: str) -> Any:
-    """`cbmi.objectives` is imported when it is first used."""
+    """`cbmi.objectives` and `cbmi.Sampling` are imported when they are first used."""
     if name == "objectives":
         import importlib
 
         return importlib.import_module("cbmi.objectives")
+    if name == "Sampling":
+        from cbmi.decoding import Sampling
+
+        return Sampling
     raise AttributeError(f"module 'cbmi' has no attribute '{name}'")

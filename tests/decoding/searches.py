@@ -28,14 +28,17 @@ def packed(sentences):
     return pack_sentences(sentences)
 
 
-def search(network, sentences, limits=None, **settings):
+def search(network, sentences, limits=None, numbers=None, **settings):
     """Beam search over packed sentences."""
-    return beam_search(network, packed(sentences), SearchSettings(SPECIAL, **settings), limits)
+    source = packed(sentences)
+    return beam_search(network, source, SearchSettings(SPECIAL, **settings), limits, numbers)
 
 
-def translate(network, sentences, advance=lambda sentences: None, **settings):
+def translate(network, sentences, advance=lambda sentences: None, numbers=None, **settings):
     """Beam search in batches or slots."""
-    return translate_ids(network, sentences, SearchSettings(SPECIAL, **settings), advance=advance)
+    return translate_ids(
+        network, sentences, SearchSettings(SPECIAL, **settings), numbers=numbers, advance=advance
+    )
 
 
 def language_model(vocabulary, seed=9):

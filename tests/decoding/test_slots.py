@@ -22,7 +22,7 @@ def both_ways(network, sentences, limits, beam, nbest, fusion=None, penalty=0.6)
     plain = search(network, sentences, limits, **options)
     done = []
     queue = Queue(network, SearchSettings(SPECIAL, **options))
-    found = queue.translate(sentences, limits, done.append)
+    found = queue.translate(sentences, limits, torch.arange(len(sentences)), done.append)
     assert sum(done) == len(sentences)
     return plain, found
 

@@ -41,6 +41,7 @@ def test_the_examples_of_the_page(tmp_path, monkeypatch, capsys):
     assert len(names["losses"]) == 8
     assert names["config"].model.dropout == 0.3
     assert len(names["texts"]) == 15
+    assert [len(found) for found in names["samples"]] == [3, 3]
     assert names["report"].systems[1].metrics["BLEU"].score == pytest.approx(100)
     assert names["result"].kept + names["result"].dropped == 150
     assert np.all(names["weights"].numpy()[~names["mask"].numpy()] == 0)

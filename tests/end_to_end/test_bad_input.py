@@ -134,6 +134,25 @@ def test_the_users_own_files_are_never_touched(task):
     assert (task / "data" / "precious").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--temperature 0.5", "--temperature: this is for sampling; say --sample as well"),
+        ("--top-k 0", "--top-k: this is for sampling; say --sample as well"),
+        ("--seed 1", "--seed: this is for sampling; say --sample as well"),
+        ("--sample --temperature 0", "temperature is 0.0, but should be above 0"),
+        ("--sample --temperature nan", "temperature is nan"),
+        ("--sample --top-k -1", "top_k is -1, but should be at least 0"),
+        ("--sample --seed -1", "seed is -1, but should be between 0"),
+        ("--sample --beam 2", "--beam: sampling has no beam"),
+    ],
+)
+def test_bad_options_of_sampling(task, options, expected):
+    output = task / "out.txt"
+    assert expected in refused("translate", task / "run", "-o", output, *options.split())
+    assert not output.exists()
+
+
 def test_changed_corpus_files_are_noticed(task):
     path = write_run(task)
     assert cbmi("prepare", path).returncode == 0

@@ -121,6 +121,28 @@ def test_nbest_with_scores(copied):
     )
 
 
+def test_sampling_by_command(copied):
+    command = ["translate", copied / "run", "--sample", "--temperature", "3", "--nbest", "2"]
+    text = b"ba da fo\n\nfo la mo\n"
+    first = cbmi(*command, "--scores", input=text)
+    assert first.returncode == 0, first.stderr.decode()
+    rows = [line.split("\t") for line in first.stdout.decode().splitlines()]
+    assert [bool(row[2]) for row in rows] == [True, True, False, False, True, True]
+    assert rows[0][2] != rows[1][2]
+    sampling = package.Sampling(temperature=3.0)
+    found = package.load(copied / "run").translate(["ba da fo"], nbest=2, sampling=sampling)
+    assert [one.text for one in found[0]] == [row[2] for row in rows[:2]]
+    assert cbmi(*command, "--scores", "--seed", "1", input=text).stdout == first.stdout
+    assert cbmi(*command, "--scores", "--seed", "2", input=text).stdout != first.stdout
+
+
+def test_the_likeliest_token_is_that_of_a_beam_of_one(copied):
+    text = (copied / "test.src").read_bytes()
+    sampled = cbmi("translate", copied / "run", "--sample", "--top-k", "1", input=text)
+    greedy = cbmi("translate", copied / "run", "--beam", "1", input=text)
+    assert sampled.stdout == greedy.stdout
+
+
 def test_scores_are_those_of_the_formula(copied):
     import torch
 

@@ -34,7 +34,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")
 ]
-Beam = Annotated[int, typer.Option(min=1, help="Hypotheses kept at a time.")]
+Beam = Annotated[
+    int | None, typer.Option(min=1, show_default="4", help="Hypotheses kept at a time.")
+]
 TargetFile = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Translations of the source sentences; omit with a .tsv."),
@@ -44,6 +46,30 @@ Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other mac
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
 LengthPenalty = Annotated[
     float, typer.Option(min=0, help="Scores are divided by length to this power.")
+]
+Nbest = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Translations per line, each on a line of its own: best first; samples in the order "
+        "drawn.",
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(show_default="1.0", help="For --sample: below 1, likely tokens get likelier."),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K",
+        show_default="0",
+        help="For --sample: draw from the K likeliest tokens; 0: from all.",
+    ),
+]
+SampleSeed = Annotated[
+    int | None,
+    typer.Option(show_default="1", help="For --sample: another seed draws other samples."),
 ]
 
 

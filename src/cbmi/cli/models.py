@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,10 +16,14 @@ from cbmi.cli.app import (
     Device,
     Host,
     LengthPenalty,
+    Nbest,
     Output,
     Port,
     RunFolder,
+    SampleSeed,
     TargetFile,
+    Temperature,
+    TopK,
     app,
     check_output,
     pair_files,
@@ -27,6 +31,9 @@ from cbmi.cli.app import (
     writer,
 )
 from cbmi.errors import UserError
+
+if TYPE_CHECKING:
+    from cbmi.decoding import Sampling
 
 # Pairs are scored in float32: differences of logarithms want every digit.
 SCORING_PRECISION = "fp32"
@@ -39,14 +46,18 @@ def translate(
         str, typer.Argument(metavar="[FILE]", help="Text to translate; standard input if left out.")
     ] = "-",
     output: Output = None,
-    beam: Beam = 4,
+    beam: Beam = None,
     length_penalty: LengthPenalty = 0.6,
-    nbest: Annotated[
-        int, typer.Option(min=1, help="Translations per line, each on a line of its own.")
-    ] = 1,
+    nbest: Nbest = 1,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put score and log-probability before each.")
     ] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw translations at random, without a beam.")
+    ] = False,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    seed: SampleSeed = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -54,6 +65,7 @@ def translate(
     import cbmi
     from cbmi.inference.streams import translate_stream
 
+    sampling = _sampling(sample, temperature, top_k, seed, beam)
     with writer(output, file) as out:
         model = cbmi.load(run, checkpoint, device)
         translate_stream(
@@ -63,8 +75,34 @@ def translate(
             beam=beam,
             length_penalty=length_penalty,
             nbest=nbest,
+            sampling=sampling,
             scores=scores,
         )
+
+
+def _sampling(
+    sample: bool,
+    temperature: float | None,
+    top_k: int | None,
+    seed: int | None,
+    beam: int | None,
+) -> Sampling | None:
+    """How to sample, after checking which options go together; None: beam search."""
+    from cbmi.decoding import Sampling
+
+    if not sample:
+        options = {"--temperature": temperature, "--top-k": top_k, "--seed": seed}
+        for option, value in options.items():
+            if value is not None:
+                raise UserError(f"{option}: this is for sampling; say --sample as well.")
+        return None
+    if beam is not None and beam > 1:
+        raise UserError("--beam: sampling has no beam; leave out --beam or --sample.")
+    return Sampling(
+        temperature=Sampling.temperature if temperature is None else temperature,
+        top_k=Sampling.top_k if top_k is None else top_k,
+        seed=Sampling.seed if seed is None else seed,
+    )
 
 
 @app.command()

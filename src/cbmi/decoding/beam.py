@@ -17,7 +17,7 @@ from cbmi.decoding.candidates import (
     Fusion,
     Hypothesis,
     SearchSettings,
-    best_continuations,
+    continuations,
     default_limits,
     hypotheses,
     is_finished,
@@ -31,17 +31,24 @@ from cbmi.model.head import output_logits
 
 @torch.inference_mode()
 def beam_search(
-    model: Translator, source: Packed, settings: SearchSettings, limits: Tensor | None = None
+    model: Translator,
+    source: Packed,
+    settings: SearchSettings,
+    limits: Tensor | None = None,
+    numbers: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """The `nbest` best translations of each packed source sentence, best first.
 
     limits (sentences,): the most tokens a translation may have, end of sentence included; by
     default twice the source's length plus ten. With `settings.fusion`, the fused scores take the
-    place of the translator's log-probabilities.
+    place of the translator's log-probabilities. With `settings.sampling`, `nbest` is 1: a sample,
+    which depends on the sentence's number; numbers (sentences,) are 0, 1, … by default.
     """
     if limits is None:
         limits = default_limits(source.layout.lengths)
-    search = _Search(model, source, settings, limits)
+    if numbers is None:
+        numbers = torch.arange(source.layout.sentences)
+    search = _Search(model, source, settings, limits, numbers)
     while not search.finished():
         search.step()
     return hypotheses(search.best_scores, search.best_tokens, settings)
@@ -51,7 +58,12 @@ class _Search:
     """The state of a search: the sentences that still grow (`alive`), and the results of all."""
 
     def __init__(
-        self, model: Translator, source: Packed, settings: SearchSettings, limits: Tensor
+        self,
+        model: Translator,
+        source: Packed,
+        settings: SearchSettings,
+        limits: Tensor,
+        numbers: Tensor,
     ) -> None:
         self.cache = _Cache(model, source, settings.beam, settings.fusion)
         self.fused = model.runtime.fused(model.output_weight)
@@ -64,6 +76,7 @@ class _Search:
             sentences, device=device
         )  # which sentence each row of the state is
         self.limits = limits.to(device)
+        self.numbers = numbers.to(device)
         self.tokens = torch.full(shape, settings.special.pad, device=device)
         self.scores = torch.full(shape[:2], -torch.inf, device=device)
         self.scores[:, 0] = 0.0  # one hypothesis at first: the empty one
@@ -83,13 +96,14 @@ class _Search:
             last = torch.full_like(self.tokens[:, :, 0], self.settings.special.begin)
         logits = self.cache.advance(last.reshape(-1), self.length)
         self.length += 1
-        best = best_continuations(
+        best = continuations(
             logits,
             self.scores,
-            self.limits <= self.length,
-            self.settings.special,
-            normalised=self.settings.fusion is not None,
-            fused=self.fused and self.settings.fusion is None,
+            self.numbers,
+            self.length,
+            self.limits,
+            self.settings,
+            fused=self.fused,
         )
         self._collect_ended(best.first(self.settings.beam))
         self._grow(best)
@@ -133,6 +147,7 @@ class _Search:
         stay = (~finished).nonzero()[:, 0]
         self.alive = self.alive[stay]
         self.limits = self.limits[stay]
+        self.numbers = self.numbers[stay]
         self.ended = self.ended[stay]
         self.tokens = self.tokens[stay]
         self.scores = self.scores[stay]

@@ -1,4 +1,4 @@
-"""What both forms of beam search share: its settings, the best continuations, the stopping rule."""
+"""What both forms of the search share: its settings, the next tokens, the stopping rule."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cbmi.decoding.sampling import Sampling, sample_tokens
 from cbmi.model import LanguageModel
 from cbmi.model.fusion import FusionKind
 
@@ -39,13 +40,17 @@ class Fusion:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search."""
+    """How to search: for the best translations, or, with `sampling`, for samples."""
 
     special: SpecialIds
     beam: int = 4
     length_penalty: float = 0.6
     nbest: int = 1
     fusion: Fusion | None = None
+    sampling: Sampling | None = None  # the beam is then 1
+
+    def __post_init__(self) -> None:
+        assert self.sampling is None or self.beam == 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Hypothesis:
 
 
 class Continuations(NamedTuple):
-    """The best continuations of each sentence, best first: (sentences, 2 · beam) each."""
+    """Continuations of each sentence, best first: (sentences, 2 · beam) each."""
 
     scores: Tensor
     parents: Tensor  # which hypothesis each one continues
@@ -66,6 +71,57 @@ class Continuations(NamedTuple):
         return Continuations(
             self.scores[:, :count], self.parents[:, :count], self.tokens[:, :count]
         )
+
+
+def continuations(
+    logits: Tensor,
+    scores: Tensor,
+    numbers: Tensor,
+    length: int | Tensor,
+    limits: Tensor,
+    settings: SearchSettings,
+    *,
+    fused: bool = False,
+) -> Continuations:
+    """How the hypotheses of each sentence continue: with the best tokens, or with a sampled one.
+
+    logits (sentences × beam, vocabulary), or the scores of a fusion; scores (sentences, beam);
+    numbers (sentences,): which sentences these are; length: tokens, the next one included;
+    limits (sentences,): at most.
+    """
+    normalised = settings.fusion is not None
+    fused = fused and not normalised  # the scores of a fusion are in float32
+    at_limit = limits <= length
+    special = settings.special
+    if settings.sampling is None:
+        return best_continuations(
+            logits, scores, at_limit, special, normalised=normalised, fused=fused
+        )
+    positions = torch.zeros_like(numbers) + (length - 1)
+    rows = _rows_at_a_time(logits)
+    drawn = []
+    for block in zip(logits.split(rows), numbers.split(rows), positions.split(rows), strict=True):
+        drawn.append(sample_tokens(*block, settings.sampling, (special.pad, special.begin)))
+    tokens = torch.where(at_limit, special.end, torch.cat(drawn))
+    return sampled_continuations(logits, scores, tokens, normalised=normalised, fused=fused)
+
+
+def sampled_continuations(
+    logits: Tensor, scores: Tensor, tokens: Tensor, *, normalised: bool = False, fused: bool = False
+) -> Continuations:
+    """The sampled tokens (sentences,) as continuations; the second of each sentence is impossible.
+
+    Temperature and top-k decide what is drawn, not how it scores: logits (sentences, vocabulary)
+    and scores (sentences, 1) as in `best_continuations`.
+    """
+    log_p = logits.gather(1, tokens[:, None]).float()
+    if not normalised:
+        lse, _ = survey(logits, fused)
+        log_p = log_p - lse[:, None]
+    sampled = scores + log_p
+    impossible = torch.full_like(sampled, -torch.inf)
+    pairs = tokens[:, None].repeat(1, 2)
+    return Continuations(torch.cat([sampled, impossible], 1), torch.zeros_like(pairs), pairs)
 
 
 def best_continuations(
@@ -118,14 +174,17 @@ def survey(logits: Tensor, fused: bool = False) -> tuple[Tensor, Tensor]:
         from cbmi.model.kernels.decode import fused_survey
 
         return fused_survey(logits, CHUNK)
-    rows = CPU_ROWS if logits.device.type == "cpu" else len(logits)
     lses = []
     maxima = []
-    for block in logits.split(max(rows, 1)):
+    for block in logits.split(_rows_at_a_time(logits)):
         lse, block_maxima = _survey(block)
         lses.append(lse)
         maxima.append(block_maxima)
     return torch.cat(lses), torch.cat(maxima)
+
+
+def _rows_at_a_time(logits: Tensor) -> int:
+    return CPU_ROWS if logits.device.type == "cpu" else max(len(logits), 1)
 
 
 def _survey(logits: Tensor) -> tuple[Tensor, Tensor]:

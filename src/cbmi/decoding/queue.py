@@ -37,9 +37,12 @@ class Queue:
 
     @torch.inference_mode()
     def translate(
-        self, sentences: Sentences, limits: Tensor, advance: Advance
+        self, sentences: Sentences, limits: Tensor, numbers: Tensor, advance: Advance
     ) -> list[list[Hypothesis]]:
-        """`limits` (sentences,): the most tokens of each translation."""
+        """`limits`: the most tokens of each translation; `numbers`: what samples depend on.
+
+        Both are (sentences,).
+        """
         results = []
         start = 0
         # Sentences with limits of similar size share their slots.
@@ -48,7 +51,12 @@ class Queue:
             end = start + len(list(members))
             slots = self._slots(sentences[start:end], longest)
             service = _Service(
-                slots, sentences[start:end], limits[start:end].to(self.device), self.graphs, advance
+                slots,
+                sentences[start:end],
+                limits[start:end].to(self.device),
+                numbers[start:end].to(self.device),
+                self.graphs,
+                advance,
             )
             results += service.translate()
             start = end
@@ -76,11 +84,18 @@ class _Service:
     """Keeps slots busy until all sentences are finished."""
 
     def __init__(
-        self, slots: Slots, sentences: Sentences, limits: Tensor, graphs: bool, advance: Advance
+        self,
+        slots: Slots,
+        sentences: Sentences,
+        limits: Tensor,
+        numbers: Tensor,
+        graphs: bool,
+        advance: Advance,
     ) -> None:
         self.slots = slots
         self.sentences = sentences
         self.limits = limits
+        self.numbers = numbers
         self.advance = advance
         self.device = slots.device
         self.sentence_in = [EMPTY] * slots.room.slots
@@ -156,7 +171,9 @@ class _Service:
         source = pack_sentences([self.sentences[i] for i in chosen], self.device)
         memories = model.memories(model.encode(source))
         slots = torch.tensor(free[:count], device=self.device)
-        self.slots.put(slots, source, memories, self.limits[chosen.start : chosen.stop])
+        limits = self.limits[chosen.start : chosen.stop]
+        numbers = self.numbers[chosen.start : chosen.stop]
+        self.slots.put(slots, source, memories, limits, numbers)
         for slot, sentence in zip(free[:count], chosen, strict=True):
             self.sentence_in[slot] = sentence
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from cbmi.decoding.candidates import (
     Continuations,
     SearchSettings,
-    best_continuations,
+    continuations,
     is_finished,
     length_power,
 )
@@ -58,6 +58,7 @@ class Slots:
         self.active = torch.zeros(slots, dtype=torch.bool, device=device)
         self.length = torch.zeros(slots, dtype=torch.long, device=device)  # tokens so far
         self.limits = torch.ones(slots, dtype=torch.long, device=device)
+        self.numbers = torch.zeros(slots, dtype=torch.long, device=device)  # of the sentences
         self.ended = torch.zeros(slots, dtype=torch.long, device=device)  # hypotheses
         self.tokens = torch.full(shape, settings.special.pad, device=device)
         # The row of the sentence that holds each token's keys and values.
@@ -77,7 +78,14 @@ class Slots:
         ]
         self.beams = torch.arange(beam, device=device)
 
-    def put(self, slots: Tensor, source: Packed, memories: list[Tensor], limits: Tensor) -> None:
+    def put(
+        self,
+        slots: Tensor,
+        source: Packed,
+        memories: list[Tensor],
+        limits: Tensor,
+        numbers: Tensor,
+    ) -> None:
         """Start new sentences in some slots.
 
         `memories`: each layer's keys and values of their packed sources.
@@ -87,6 +95,7 @@ class Slots:
         self.length[slots] = 0
         self.ended[slots] = 0
         self.limits[slots] = limits
+        self.numbers[slots] = numbers
         self.source_lengths[slots] = source.layout.lengths
         self.scores[slots] = -torch.inf
         self.scores[slots, 0] = 0.0
@@ -126,13 +135,14 @@ class Slots:
             )
             lm_logits = output_logits(hidden, language_model.output_weight)
             logits = fuse(logits, lm_logits, fusion.kind)
-        return best_continuations(
+        return continuations(
             logits,
             self.scores,
-            self.limits <= self.length + 1,
-            self.settings.special,
-            normalised=fusion is not None,
-            fused=self.fused and fusion is None,  # fused scores are in float32
+            self.numbers,
+            self.length + 1,
+            self.limits,
+            self.settings,
+            fused=self.fused,
         )
 
     def _attend_past(self, qkv: Tensor, layer: int) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from cbmi.data.vocabulary import EOS, Vocabulary
-from cbmi.decoding import Fusion, Hypothesis, SearchSettings, translate_ids
+from cbmi.decoding import Fusion, Hypothesis, Sampling, SearchSettings, translate_ids
 from cbmi.decoding.queue import Advance
 from cbmi.decoding.translate import ignore_progress
 from cbmi.errors import UserError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cbmi.inference.scoring import ScoredPair
 
 LONGEST_LINE = 1024  # pieces; a longer line is truncated, and counted
+BEAM = 4  # width of the beam if none is given
 WINDOW = 5_000  # lines read, sorted by length and translated at a time
 Network = TypeVar("Network", Translator, LanguageModel)
 
@@ -141,20 +142,32 @@ class TrainedModel:
         self,
         lines: Sequence[str],
         *,
-        beam: int = 4,
+        beam: int | None = None,
         length_penalty: float = 0.6,
         nbest: int = 1,
+        sampling: Sampling | None = None,
+        first_number: int = 0,
         advance: Advance = ignore_progress,
     ) -> list[list[Hypothesis]]:
-        """The `nbest` best translations of each line, as ids with scores; none if it is empty."""
-        if not 1 <= nbest <= beam:
-            raise UserError(
-                f"nbest is {nbest}, but should be between 1 and the beam's width, {beam}."
-            )
+        """The `nbest` best translations of each line, as ids with scores; none if it is empty.
+
+        With `sampling`, `nbest` samples of each line instead. They depend on the line's number;
+        `first_number` is that of the first line.
+        """
+        settings = SearchSettings(
+            SPECIAL,
+            _beam_width(beam, nbest, sampling),
+            length_penalty,
+            nbest,
+            self.fusion,
+            sampling,
+        )
         filled = [number for number, line in enumerate(lines) if line.strip()]
         sentences = self.encode(self.source, [lines[number] for number in filled])
-        settings = SearchSettings(SPECIAL, beam, length_penalty, nbest, self.fusion)
-        found = translate_ids(self.translator, sentences, settings, advance=advance)
+        numbers = [first_number + number for number in filled]
+        found = translate_ids(
+            self.translator, sentences, settings, numbers=numbers, advance=advance
+        )
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for number, best in zip(filled, found, strict=True):
             results[number] = best
@@ -166,34 +179,48 @@ class TrainedModel:
         self,
         lines: Iterable[str],
         *,
-        beam: int = 4,
+        beam: int | None = None,
         length_penalty: float = 0.6,
         nbest: None = None,
+        sampling: Sampling | None = None,
     ) -> list[str]: ...
 
     @overload
     def translate(
-        self, lines: Iterable[str], *, beam: int = 4, length_penalty: float = 0.6, nbest: int
+        self,
+        lines: Iterable[str],
+        *,
+        beam: int | None = None,
+        length_penalty: float = 0.6,
+        nbest: int,
+        sampling: Sampling | None = None,
     ) -> list[list[Translation]]: ...
 
     def translate(
         self,
         lines: Iterable[str],
         *,
-        beam: int = 4,
+        beam: int | None = None,
         length_penalty: float = 0.6,
         nbest: int | None = None,
+        sampling: Sampling | None = None,
     ) -> list[str] | list[list[Translation]]:
         """Translate lines of text, in order.
 
         Returns one text per line; an empty line stays empty. With `nbest`, returns for each line
         the n best translations with their scores, best first; none for an empty line. A line of
-        over `LONGEST_LINE` pieces is truncated, and counted in `truncated`.
+        over `LONGEST_LINE` pieces is truncated, and counted in `truncated`. The beam is `BEAM`
+        wide by default. With `sampling` there is no beam: translations are drawn at random, and
+        `nbest` of them come in the order drawn.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines; for one line, translate([line])")
         several = self.translations(
-            lines, beam=beam, length_penalty=length_penalty, nbest=1 if nbest is None else nbest
+            lines,
+            beam=beam,
+            length_penalty=length_penalty,
+            nbest=1 if nbest is None else nbest,
+            sampling=sampling,
         )
         if nbest is not None:
             return list(several)
@@ -203,18 +230,30 @@ class TrainedModel:
         self,
         lines: Iterable[str],
         *,
-        beam: int = 4,
+        beam: int | None = None,
         length_penalty: float = 0.6,
         nbest: int = 1,
+        sampling: Sampling | None = None,
         window: int = WINDOW,
         advance: Advance = ignore_progress,
     ) -> Iterator[list[Translation]]:
-        """The `nbest` best translations of each line, as a stream: `window` lines at a time."""
+        """The `nbest` best translations of each line, as a stream: `window` lines at a time.
+
+        With `sampling`, `nbest` samples of each line; they do not depend on the window.
+        """
         remaining = iter(lines)
+        lines_before = 0
         while chunk := list(islice(remaining, window)):
             found = self.hypotheses(
-                chunk, beam=beam, length_penalty=length_penalty, nbest=nbest, advance=advance
+                chunk,
+                beam=beam,
+                length_penalty=length_penalty,
+                nbest=nbest,
+                sampling=sampling,
+                first_number=lines_before,
+                advance=advance,
             )
+            lines_before += len(chunk)
             for hypotheses in found:
                 yield [self._translation(hypothesis) for hypothesis in hypotheses]
 
@@ -241,6 +280,20 @@ class TrainedModel:
         from cbmi.inference.weights import training_weights
 
         return training_weights(self, objective, settings)
+
+
+def _beam_width(beam: int | None, nbest: int, sampling: Sampling | None) -> int:
+    """How many hypotheses to keep, after checking that this goes with the other settings."""
+    if sampling is not None:
+        if beam not in (None, 1):
+            raise UserError(f"beam is {beam}, but sampling has no beam: leave one of them out.")
+        if nbest < 1:
+            raise UserError(f"nbest is {nbest}, but should be at least 1.")
+        return 1
+    width = BEAM if beam is None else beam
+    if not 1 <= nbest <= width:
+        raise UserError(f"nbest is {nbest}, but should be between 1 and the beam's width, {width}.")
+    return width
 
 
 def truncation_note(count: int) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TextIO
 
 from cbmi.data.text import count_lines, decode_lines, read_lines, report_repaired
+from cbmi.decoding import Sampling
 from cbmi.inference.model import WINDOW, TrainedModel, Translation
 from cbmi.progress import bar, say
 
@@ -18,9 +19,10 @@ def translate_stream(
     file: str,
     output: TextIO,
     *,
-    beam: int,
+    beam: int | None,
     length_penalty: float,
     nbest: int,
+    sampling: Sampling | None,
     scores: bool,
 ) -> None:
     """Translate a file ("-": standard input).
@@ -44,6 +46,7 @@ def translate_stream(
             beam=beam,
             length_penalty=length_penalty,
             nbest=nbest,
+            sampling=sampling,
             window=1 if typed else WINDOW,  # what is typed is answered line by line
             advance=progress.advance,
         )
