@@ -1,0 +1,231 @@
+"""What each part of a stronger recipe is worth, with cross-entropy alone.
+
+    python studies/recipe_ladder.py studies/recipe_ladder.yaml OUT [--tasks T,…] [--rungs R,…]
+        [--seeds 1,2,3] [--jobs 4] [--device cuda:0] [--report] [TASK:KEY=VALUE ...]
+
+Each rung is a recipe with some settings changed. Every (task, rung, seed) is a run of its own,
+`--jobs` of them side by side. OUT/results.csv gets a line as soon as a run has ended: steps, the
+best validation BLEU and where it was reached, BLEU and chrF of the test sets. OUT/curves.csv gets
+its validation figures. What stands there already is not trained again, so the work can be spread
+over several days and machines. `--report` trains nothing and prints the table: means over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from cbmi.config import read_config
+from cbmi.files import read_json
+from cbmi.overrides import read_mapping
+from cbmi.progress import say
+from cbmi.reporting.tables import markdown_table
+from cbmi.training.log import read_log
+from cbmi.training.run import RunDirectory
+
+Row = dict[str, Any]
+KEYS = ("task", "rung", "seed")
+COLUMNS = (*KEYS, "steps", "best_step", "valid_bleu", "set", "bleu", "chrf", "seconds")
+CURVE_COLUMNS = (*KEYS, "step", "valid_loss", "valid_bleu")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a recipe, a rung, a seed."""
+
+    task: str
+    rung: str
+    seed: int
+    recipe: Path
+    settings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.rung}-{self.seed}"
+
+    def data_settings(self) -> tuple[str, ...]:
+        """Settings that prepared data depend on."""
+        return tuple(setting for setting in self.settings if setting.startswith("data."))
+
+    def row(self) -> Row:
+        return {"task": self.task, "rung": self.rung, "seed": self.seed}
+
+
+def jobs_of(
+    plan: Mapping[str, Any], folder: Path, own: Mapping[str, Sequence[str]], seeds: Sequence[int]
+) -> Iterator[Job]:
+    """Seed by seed, so that an early stop leaves whole ladders; `own`: a task's own settings."""
+    for seed in seeds:
+        for task, description in plan["tasks"].items():
+            for rung, changes in plan["rungs"].items():
+                skipped = rung in description.get("without", ())
+                if skipped:
+                    continue
+                special = description.get("rungs", {}).get(rung)
+                settings = [
+                    *description.get("settings", ()),
+                    *own.get(task, ()),
+                    *(changes if special is None else special),
+                    f"seed={seed}",
+                ]
+                recipe = (folder / description["run"]).resolve()
+                yield Job(task, rung, seed, recipe, tuple(settings))
+
+
+def prepare(job: Job, work: Path, done: dict[tuple[str, ...], RunDirectory]) -> RunDirectory:
+    """A run directory with vocabulary and encoded corpus, made once for equal data."""
+    key = (str(job.recipe), *job.data_settings())
+    if key not in done:
+        place = work / f"prepared-{job.task}-{len(done)}"
+        command = [sys.executable, "-m", "cbmi", "prepare", str(job.recipe), f"output={place}"]
+        subprocess.run([*command, *job.settings], check=True)
+        done[key] = RunDirectory(place)
+    return done[key]
+
+
+def train(job: Job, prepared: RunDirectory, work: Path, device: str) -> float:
+    """Train and test the job's run; returns the seconds it took."""
+    run = RunDirectory(work / job.name)
+    if not run.path.exists():
+        run.copy(prepared)
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "cbmi", "train", str(job.recipe), f"output={run.path}"]
+    with open(work / f"{job.name}.txt", "w", encoding="utf-8") as log:
+        subprocess.run(
+            [*command, *job.settings, f"device={device}"], stdout=log, stderr=log, check=True
+        )
+    return time.monotonic() - begun
+
+
+def rows_of(job: Job, work: Path, seconds: float) -> tuple[list[Row], list[Row]]:
+    """Lines for results.csv and curves.csv."""
+    run = RunDirectory(work / job.name)
+    curve = []
+    for record in read_log(run.log):
+        if "valid_loss" in record:
+            figures = {key: record[key] for key in ("step", "valid_loss", "valid_bleu")}
+            curve.append({**job.row(), **figures})
+    best = max(curve, key=lambda row: float(row["valid_bleu"]))
+    known = {
+        **job.row(),
+        "steps": curve[-1]["step"],
+        "best_step": best["step"],
+        "valid_bleu": f"{best['valid_bleu']:.3f}",
+        "seconds": f"{seconds:.0f}",
+    }
+    results = []
+    for name, scores in read_json(run.test / "results.json")["results"].items():
+        bleu = f"{scores['bleu']:.3f}"
+        results.append({**known, "set": name, "bleu": bleu, "chrf": f"{scores['chrf']:.3f}"})
+    return results, curve
+
+
+def append(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    new = not path.exists()
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Markdown: a line per task, test set and rung; means over seeds, standard deviations."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["set"], row["rung"]), []).append(row)
+    lines = []
+    for (task, name, rung), members in groups.items():
+        scores = [_mean(members, key) for key in ("valid_bleu", "bleu", "chrf")]
+        lines.append([task, name, rung, members[0]["steps"], str(len(members)), *scores])
+    header = ["task", "set", "rung", "steps", "seeds", "BLEU valid", "BLEU", "chrF"]
+    return markdown_table(header, lines, "lllrrrrr")
+
+
+def _mean(rows: Sequence[Mapping[str, str]], key: str) -> str:
+    values = [float(row[key]) for row in rows]
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):.2f}{spread}"
+
+
+def _chosen(text: str | None, name: str) -> bool:
+    return text is None or name in text.split(",")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tasks")
+    parser.add_argument("--rungs")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--work", type=Path, help="for run directories; OUT if left out")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("settings", nargs="*", metavar="TASK:KEY=VALUE")
+    options = parser.parse_args()
+    results = options.out / "results.csv"
+    if options.report:
+        print(table(read_rows(results)))
+        return
+    own: dict[str, list[str]] = {}
+    for setting in options.settings:
+        task, _, value = setting.partition(":")
+        own.setdefault(task, []).append(value)
+    plan = read_mapping(options.plan, "plan of a ladder")
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    work = options.work or options.out
+    work.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    known = {tuple(row[key] for key in KEYS) for row in read_rows(results)}
+    wanted = []
+    for job in jobs_of(plan, options.plan.parent, own, seeds):
+        is_new = (job.task, job.rung, str(job.seed)) not in known
+        if is_new and _chosen(options.tasks, job.task) and _chosen(options.rungs, job.rung):
+            read_config(job.recipe, job.settings)  # mistakes show before anything is trained
+            wanted.append(job)
+    run_all(wanted, work, options.out, options.jobs, options.device)
+    print(table(read_rows(results)))
+
+
+def run_all(jobs: Sequence[Job], work: Path, out: Path, side_by_side: int, device: str) -> None:
+    """Train them, write their lines as they end, and report those that fail."""
+    prepared: dict[tuple[str, ...], RunDirectory] = {}
+    sources = [prepare(job, work, prepared) for job in jobs]
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // max(side_by_side, 1)))
+    with ThreadPoolExecutor(side_by_side) as pool:
+        futures = {}
+        for job, source in zip(jobs, sources, strict=True):
+            futures[pool.submit(train, job, source, work, device)] = job
+        for future in as_completed(futures):
+            job = futures[future]
+            try:
+                results, curve = rows_of(job, work, future.result())
+            except subprocess.CalledProcessError as error:
+                say(f"{job.name}: failed with status {error.returncode}; see {work}/{job.name}.txt")
+                continue
+            append(out / "results.csv", COLUMNS, results)
+            append(out / "curves.csv", CURVE_COLUMNS, curve)
+            say(f"{job.name}: {results[0]['valid_bleu']} on validation")
+
+
+if __name__ == "__main__":
+    main()
