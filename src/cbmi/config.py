@@ -287,6 +287,9 @@ class RunSettings(Settings):
     # tested and used; 0: none, the weights themselves are.
     ema: Fraction = 0.0
     label_smoothing: Fraction = 0.1
+    # Strength of R-Drop: each batch is computed under two dropout masks, which should give the same
+    # distributions. 0: none.
+    r_drop: NonNegativeFloat = 0.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     # off: no CUDA graph and no fused kernels, PyTorch's own operations only.
     compile: Literal["auto", "off"] = "auto"
@@ -317,6 +320,9 @@ class RunSettings(Settings):
                 "parallel: fsdp cannot be combined with the loss scaling of precision: fp16; "
                 "use bf16"
             )
+        rates = (self.model.dropout, self.model.attention_dropout, self.model.activation_dropout)
+        if self.r_drop and not any(rates):
+            raise ValueError("r_drop: without dropout in the model, both passes would be the same")
         names = [stage.name for stage in self.stages]
         for name in names:
             if names.count(name) > 1:

@@ -13,7 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="the fused kernels need Triton")
 
 from cbmi.decoding import candidates, slots
-from cbmi.model import head, kernels, pack
+from cbmi.model import head, kernels, pack, r_drop
 from cbmi.model.attention import attend_padded
 from cbmi.model.dropout import NO_DROPOUT, Dropout, DropoutDraw, keep, seed_words
 from cbmi.model.kernels import attention, decode, elementwise, norm
@@ -132,6 +132,18 @@ def test_head(monkeypatch):
     assert torch.allclose(of_gold, log_p.gather(1, gold[:, None])[:, 0], atol=1e-5)
     assert torch.allclose(of_mean, log_p.mean(1), atol=1e-5)
     assert torch.allclose(total, logits.logsumexp(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [5, 11])
+def test_r_drop(monkeypatch, chunk):
+    hidden, weight = leaves((22, 8), (2100, 8))
+    gold = torch.randint(0, 2100, (11,), generator=torch.Generator().manual_seed(1))
+    values = {}
+    for fused in (False, True):
+        monkeypatch.setattr(kernels, "usable", lambda x, fused=fused: fused)
+        scores = r_drop.pair_scores(0.3 * hidden, weight, gold, chunk)
+        values[fused] = torch.stack(scores)
+    assert_same(values[True], values[False], [hidden, weight], [hidden, weight])
 
 
 def test_decoding():

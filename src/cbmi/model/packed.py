@@ -111,6 +111,21 @@ def pack_sentences(
     return pack(ids, lengths, device)
 
 
+def twice(packed: Packed) -> Packed:
+    """The sentences, and after the last of them all of them once more."""
+    layout = packed.layout
+    sizes = np.concatenate([layout.sizes, layout.sizes])
+    tokens = len(packed.ids)
+    doubled = Layout(
+        lengths=torch.cat([layout.lengths, layout.lengths]),
+        starts=torch.cat([layout.starts[:-1], layout.starts + tokens]),
+        sentence=torch.cat([layout.sentence, layout.sentence + layout.sentences]),
+        position=torch.cat([layout.position, layout.position]),
+        sizes=sizes,
+    )
+    return Packed(torch.cat([packed.ids, packed.ids]), doubled)
+
+
 def shift_right(target: Packed, begin: int) -> Packed:
     """What the decoder reads to predict `target`: `begin`, then each sentence without its end."""
     ids = torch.where(target.layout.position == 0, begin, target.ids.roll(1))

@@ -103,13 +103,14 @@ def open_stage(
         precision=live.precision,
         world=world,
         meter=Meter(world),
+        r_drop=config.r_drop,
         head_tokens=config.memory.head_tokens,
     )
     use_graph = can_use_graph(live, int(lengths.max()))
     throughput = Throughput(
         config.model,
         live.sizes[1],
-        passes(stage.language_model, objective),
+        passes(stage.language_model, objective, config.r_drop),
         matrix_rate(world.device, live.precision) * world.size,
     )
     builder = _batch_builder(live, statistics, lengths, stage_inputs.token_values)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cbmi.model.distribution import States, keep_states
 from cbmi.model.head import HeadOutput, token_log_probabilities
+from cbmi.model.packed import twice
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.base import join
 from cbmi.objectives.heads import head_for
@@ -55,6 +56,7 @@ class Stepper:
     precision: torch.dtype
     world: World
     meter: Meter
+    r_drop: float = 0.0  # strength of the divergence between two passes; 0: one pass
     head_tokens: int = 0  # whose logits are held at a time; 0: as many as is fastest
     grad_norms: dict[str, Tensor] = field(default_factory=dict)  # of the latest step
 
@@ -182,12 +184,18 @@ class Stepper:
         samples: Tensor | None,
     ) -> TranslatorScores:
         teacher = self._teacher_states(micro_batch)
-        head = head_for(self.objective, self.smoothing, lm_score.states, teacher, self._chunk())
+        head = head_for(
+            self.objective, self.smoothing, lm_score.states, teacher, self._chunk(), self.r_drop
+        )
+        source = micro_batch.source
+        inputs = micro_batch.inputs
+        if self.r_drop:
+            # Both passes in one: dropout goes by the row, so the second half has its own masks.
+            source = twice(source)
+            inputs = twice(inputs)
         self.translator.network.runtime.seed = micro_batch.dropout_seed
         with self._autocast():
-            output: HeadOutput = module(
-                micro_batch.source, micro_batch.inputs, micro_batch.target.ids, head=head
-            )
+            output: HeadOutput = module(source, inputs, micro_batch.target.ids, head=head)
         scores = token_scores(
             micro_batch,
             nmt=output.log_p,

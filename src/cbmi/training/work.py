@@ -80,11 +80,12 @@ class Passes(NamedTuple):
     language_model: int
 
 
-def passes(language_model: str | None, objective: Objective) -> Passes:
+def passes(language_model: str | None, objective: Objective, r_drop: float = 0.0) -> Passes:
+    trained = 2 * FORWARD_AND_BACKWARD if r_drop else FORWARD_AND_BACKWARD
     teacher = 1 if "teacher" in objective.needs() else 0
     of_language_model = {"train": FORWARD_AND_BACKWARD, "joint": FORWARD_AND_BACKWARD, "frozen": 1}
     return Passes(
-        translator=FORWARD_AND_BACKWARD + dropout_sample_count(objective) + teacher,
+        translator=trained + dropout_sample_count(objective) + teacher,
         language_model=of_language_model.get(language_model or "off", 0),
     )
 
