@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="for run directories; OUT if left out")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("settings", nargs="*", metavar="TASK:KEY=VALUE")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     results = options.out / "results.csv"
     if options.report:
         print(table(read_rows(results)))

@@ -135,6 +135,15 @@ class VocabularySettings(Settings):
     shared: Flag = True  # one vocabulary for both sides
 
 
+class SegmentationSettings(Settings):
+    """BPE-dropout: epoch e is trained on sampled segmentation e mod `samples` of every pair."""
+
+    dropout: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.1  # of merges
+    samples: PositiveInt = 8
+    sides: Literal["both", "source", "target"] = "both"
+    seed: NonNegativeInt = 1  # not the run's: runs that differ by seed share their data
+
+
 class DataSettings(Settings):
     source: Name  # language codes
     target: Name
@@ -144,6 +153,7 @@ class DataSettings(Settings):
     vocabulary: VocabularySettings = VocabularySettings()
     # Pieces per side, end of sentence included; longer training pairs are left out.
     max_length: PositiveInt = 256
+    segmentations: SegmentationSettings | None = None  # None: pieces as BPE gives them
     drop_copies: Flag = False  # leave out training pairs whose target equals their source
 
 

@@ -20,7 +20,7 @@ from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Shape
 from cbmi.model.packed import twice
 from cbmi.objectives import build
-from cbmi.training.batching.builder import BatchBuilder
+from cbmi.training.batching.builder import BatchBuilder, Segmentation
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
 from cbmi.training.stage_inputs import StageInputs
@@ -50,7 +50,7 @@ def new_stepper(objective: str, r_drop: float) -> Stepper:
 
 def batch(folder, accumulate=1):
     corpus = random_corpus(folder)
-    builder = BatchBuilder(corpus, corpus.lengths(), 150, accumulate, 1, WORLD, {})
+    builder = BatchBuilder([Segmentation(corpus, {})], 150, accumulate, 1, WORLD)
     pinned = next(builder.batches(0, 0, 1, None)).micro_batches
     return [one.to_device(WORLD.device) for one in pinned]
 

@@ -10,7 +10,7 @@ from cbmi.config import OptimizerSettings
 from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Shape
 from cbmi.objectives import build
-from cbmi.training.batching.builder import BatchBuilder
+from cbmi.training.batching.builder import BatchBuilder, Segmentation
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
 from cbmi.training.stage_inputs import StageInputs
@@ -39,7 +39,7 @@ def new_stepper(**objective) -> Stepper:
 
 def step(stepper: Stepper, corpus, accumulate: int) -> None:
     """The first step of a plan, in so many micro-batches."""
-    builder = BatchBuilder(corpus, corpus.lengths(), 150, accumulate, 1, WORLD, {})
+    builder = BatchBuilder([Segmentation(corpus, {})], 150, accumulate, 1, WORLD)
     batch = next(builder.batches(0, 0, 1, None))
     assert len(batch.micro_batches) == accumulate
     stepper.prepare_update(1e-3)

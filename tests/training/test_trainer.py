@@ -86,7 +86,7 @@ class Run:
         live = tiny_live_run(self.folder, stages=settings, batch={"tokens": 60}, **changes)
         live.resume()
         objectives = [objective or build(stage.objective, "") for stage in live.config.stages]
-        statistics = Statistics(self.corpus, (PIECES, PIECES))
+        statistics = [Statistics(self.corpus, (PIECES, PIECES))]
         live.run.path.mkdir(exist_ok=True)
         trainer = Trainer(live, objectives, statistics, validator, on_record or self.records.append)
         trainer.train()

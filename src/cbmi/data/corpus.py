@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,12 +85,13 @@ def read_meta(folder: Path) -> CorpusMeta:
 class Side:
     """One language of a corpus."""
 
-    def __init__(self, folder: Path, name: str, meta: CorpusMeta) -> None:
-        """`name`: "source" or "target"."""
-        dtype = np.dtype(meta.dtype)
-        self.ids = map_array(folder / f"{name}.ids", dtype, meta.tokens[name])
+    def __init__(self, folder: Path, name: str, dtype: str, tokens: int, pairs: int) -> None:
+        """`name`: "source" or "target"; `dtype`, `tokens`: of the ids."""
+        self.ids_file = folder / f"{name}.ids"
+        self.offsets_file = folder / f"{name}.offsets"
+        self.ids = map_array(self.ids_file, np.dtype(dtype), tokens)
         # Sentence i has the ids from offsets[i] up to offsets[i + 1].
-        self.offsets = map_array(folder / f"{name}.offsets", np.dtype(np.int64), meta.pairs + 1)
+        self.offsets = map_array(self.offsets_file, np.dtype(np.int64), pairs + 1)
         self.lengths = np.diff(self.offsets)
 
     def select(self, sentences: np.ndarray) -> PackedSentences:
@@ -102,6 +105,37 @@ class Side:
         return PackedSentences(self.ids[places].astype(np.int64), lengths, places)
 
 
+class SideWriter:
+    """Appends one side's ids and offsets to their files."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype) -> None:
+        """`name`: "source" or "target"; `dtype`: of the ids."""
+        self.dtype = dtype
+        self.tokens = 0  # written so far
+        self.ids = open(folder / f"{name}.ids", "wb")
+        self.offsets = open(folder / f"{name}.offsets", "wb")
+        self.offsets.write(np.int64(0).tobytes())
+
+    def __enter__(self) -> SideWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ids.close()
+        self.offsets.close()
+
+    def add(self, sentences: Sequence[Sequence[int]]) -> None:
+        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
+        total = int(lengths.sum())
+        flat = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=total)
+        self.add_packed(flat, lengths)
+
+    def add_packed(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Sentences laid end to end."""
+        self.ids.write(ids.astype(self.dtype).tobytes())
+        self.offsets.write((self.tokens + np.cumsum(lengths)).tobytes())
+        self.tokens += len(ids)
+
+
 class Corpus:
     """Pairs of id sequences, each with its end of sentence."""
 
@@ -109,8 +143,9 @@ class Corpus:
         self.folder = folder
         self.meta = read_meta(folder)
         try:
-            self.source = Side(folder, "source", self.meta)
-            self.target = Side(folder, "target", self.meta)
+            meta = self.meta
+            self.source = Side(folder, "source", meta.dtype, meta.tokens["source"], meta.pairs)
+            self.target = Side(folder, "target", meta.dtype, meta.tokens["target"], meta.pairs)
             # (pairs,): the line of the text that each pair comes from, counted from 0.
             self.lines = map_array(folder / "lines", np.dtype(np.int64), len(self))
         except (KeyError, TypeError):
@@ -118,6 +153,14 @@ class Corpus:
 
     def __len__(self) -> int:
         return self.meta.pairs
+
+    def resegmented(self, folder: Path, source: Side, target: Side) -> Corpus:
+        """The same pairs in other pieces; `folder`: where what is made of them is kept."""
+        other = copy(self)
+        other.folder = folder
+        other.source = source
+        other.target = target
+        return other
 
     @property
     def text_lines(self) -> int:

@@ -6,14 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from cbmi.config import DataSettings
-from cbmi.data.corpus import Corpus, CorpusMeta, damaged, read_meta
+from cbmi.data.corpus import Corpus, CorpusMeta, SideWriter, damaged, read_meta
+from cbmi.data.segmentations import open_segmentations, sample_segmentations
 from cbmi.data.text import count_lines, is_copy, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
@@ -42,10 +42,11 @@ def load_vocabularies(folder: Path, shared: bool) -> tuple[Vocabulary, Vocabular
 
 
 def prepare_corpora(data: DataSettings, folder: Path) -> None:
-    """Make what is missing of `folder`/vocab, `folder`/data/train and `folder`/data/valid."""
+    """Make what is missing of `folder`/vocab and `folder`/data: train, valid, segmentations."""
     vocabulary_folder = folder / "vocab"
     train_folder = folder / "data" / "train"
     valid_folder = folder / "data" / "valid"
+    segmentations_folder = folder / "data" / "segmentations"
     folder.mkdir(parents=True, exist_ok=True)
     if not vocabulary_folder.exists():
         say(f"Learning the vocabulary: {data.vocabulary.size:,} pieces")
@@ -57,6 +58,14 @@ def prepare_corpora(data: DataSettings, folder: Path) -> None:
     if data.valid and not valid_folder.exists():
         encode(data.valid, source, target, valid_folder, LONGEST_VALIDATION)
     check_unchanged(train_folder, data.train)
+    if data.segmentations and not segmentations_folder.exists():
+        sample_segmentations(
+            Corpus(train_folder),
+            (source, target),
+            segmentations_folder,
+            data.segmentations,
+            data.max_length,
+        )
     if data.valid:
         check_unchanged(valid_folder, data.valid)
 
@@ -136,12 +145,12 @@ def encode(
     title = f"Encoding {folder.name}"
     with atomic_folder(folder) as temporary:
         with (
-            _SideWriter(temporary, "source", source, dtype) as source_side,
-            _SideWriter(temporary, "target", target, dtype) as target_side,
+            SideWriter(temporary, "source", dtype) as source_side,
+            SideWriter(temporary, "target", dtype) as target_side,
             open(temporary / "lines", "wb") as line_numbers,
             bar(title, count_lines(files[0]), "pairs") as progress,
         ):
-            encoder = _Encoder(source_side, target_side, longest, drop_copies)
+            encoder = _Encoder((source, target), (source_side, target_side), longest, drop_copies)
             pairs = read_pairs(files, repairs)
             while chunk := list(islice(pairs, CHUNK)):
                 kept = encoder.add(chunk)
@@ -196,46 +205,19 @@ def _report_copies(folder: Path) -> None:
         )
 
 
-class _SideWriter:
-    """Appends one side's ids and offsets to their files."""
-
-    def __init__(self, folder: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> None:
-        self.vocabulary = vocabulary
-        self.dtype = dtype
-        self.tokens = 0  # written so far
-        self.ids = open(folder / f"{name}.ids", "wb")
-        self.offsets = open(folder / f"{name}.offsets", "wb")
-        self.offsets.write(np.int64(0).tobytes())
-
-    def __enter__(self) -> _SideWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.ids.close()
-        self.offsets.close()
-
-    def add(self, sentences: Sequence[Sequence[int]]) -> None:
-        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-        total = int(lengths.sum())
-        flat = np.fromiter(chain.from_iterable(sentences), dtype=self.dtype, count=total)
-        self.ids.write(flat.tobytes())
-        self.offsets.write((self.tokens + np.cumsum(lengths)).tobytes())
-        self.tokens += total
-
-
 class _Encoder:
     """Encodes pairs chunk by chunk, writes those that are kept, and counts."""
 
     def __init__(
-        self, source: _SideWriter, target: _SideWriter, longest: int, drop_copies: bool
+        self,
+        vocabularies: tuple[Vocabulary, Vocabulary],
+        writers: tuple[SideWriter, SideWriter],
+        longest: int,
+        drop_copies: bool,
     ) -> None:
-        self.source = source
-        self.target = target
+        """`vocabularies`, `writers`: of the source and of the target."""
+        self.source_vocabulary, self.target_vocabulary = vocabularies
+        self.source, self.target = writers
         self.longest = longest
         self.drop_copies = drop_copies
         self.tally = _Tally()
@@ -243,8 +225,8 @@ class _Encoder:
     def add(self, chunk: Sequence[tuple[str, str]]) -> np.ndarray:
         """Write the usable pairs of a chunk; returns their places in the chunk."""
         wanted = self._wanted(chunk)
-        sources = self.source.vocabulary.encode([chunk[place][0] for place in wanted])
-        targets = self.target.vocabulary.encode([chunk[place][1] for place in wanted])
+        sources = self.source_vocabulary.encode([chunk[place][0] for place in wanted])
+        targets = self.target_vocabulary.encode([chunk[place][1] for place in wanted])
         kept = []
         kept_sources = []
         kept_targets = []
@@ -277,3 +259,10 @@ class _Encoder:
 def open_corpus(folder: Path, part: str) -> Corpus:
     """The prepared data of a run directory; `part`: "train" or "valid"."""
     return Corpus(folder / "data" / part)
+
+
+def open_training_corpora(folder: Path) -> list[Corpus]:
+    """What epochs are trained on in turn: the sampled segmentations, or the one that is not."""
+    corpus = open_corpus(folder, "train")
+    segmentations = folder / "data" / "segmentations"
+    return open_segmentations(corpus, segmentations) if segmentations.exists() else [corpus]

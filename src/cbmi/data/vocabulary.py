@@ -57,6 +57,18 @@ class Vocabulary:
         )
         return ids
 
+    def sample(self, lines: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
+        """Ids of each line by BPE-dropout, without the end of sentence.
+
+        Merges are skipped with probability `dropout`. Sentencepiece has one random seed for the
+        whole process, which this sets; a call in one thread begins to draw from it.
+        """
+        sentencepiece.set_random_generator_seed(seed)
+        ids: list[list[int]] = self._processor.encode(
+            list(lines), enable_sampling=True, alpha=dropout, nbest_size=-1, num_threads=1
+        )
+        return ids
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids. Special pieces vanish, and line breaks become spaces: it stays a line."""
         text: str = self._processor.decode([int(i) for i in ids])

@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
@@ -215,7 +215,7 @@ def config_for(settings: BenchmarkSettings, preset: str, tokens: int, folder: Pa
 
 def new_live_run(
     settings: BenchmarkSettings, preset: str, tokens: int, folder: Path
-) -> tuple[LiveRun, Statistics]:
+) -> tuple[LiveRun, list[Statistics]]:
     """A run on random data, ready for its stages."""
     pairs = max(500, -(-tokens * settings.steps // 27))
     write_random_corpus(folder / "corpus", pairs, settings.vocabulary)
@@ -226,7 +226,7 @@ def new_live_run(
     sizes = (settings.vocabulary, settings.vocabulary)
     live = LiveRun(config, run, sizes, World(0, 1, choose_device(config.device)))
     live.set_language_model_mode(config.stages[0])
-    return live, Statistics(Corpus(folder / "corpus"), sizes)
+    return live, [Statistics(Corpus(folder / "corpus"), sizes)]
 
 
 def _measure_training(
@@ -245,7 +245,7 @@ def _measure_training(
 
 
 def measure_stage(
-    live: LiveRun, data: Statistics, number: int, label: str, preset: str, steps: int
+    live: LiveRun, data: Sequence[Statistics], number: int, label: str, preset: str, steps: int
 ) -> TrainingSpeed:
     stage: StageSettings = live.config.stages[number]
     objective = build(stage.objective, stage.name)

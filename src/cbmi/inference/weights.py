@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cbmi.data.corpus import Corpus, new_array
-from cbmi.data.prepare import open_corpus
+from cbmi.data.prepare import open_corpus, open_training_corpora
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
@@ -26,7 +26,12 @@ from cbmi.objectives import NEEDS, Objective, build
 from cbmi.objectives.base import join
 from cbmi.progress import bar, say
 from cbmi.training import checkpoint as store
-from cbmi.training.batching.micro_batch import MicroBatch, StepInfo, make_micro_batch
+from cbmi.training.batching.micro_batch import (
+    MicroBatch,
+    StepInfo,
+    TokenValues,
+    make_micro_batch,
+)
 from cbmi.training.batching.plan import EpochPlan, split
 from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.seeds import seed_for
@@ -83,16 +88,19 @@ def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) ->
             )
     with model.run.lock():
         corpus = open_corpus(model.run.path, "train")
-        statistics = Statistics(corpus, (len(model.source), len(model.target)))
+        sizes = (len(model.source), len(model.target))
+        trained_on = open_training_corpora(model.run.path)
         inputs = StageInputs(
             frozen=model.language_model() if "lm" in needs else None,
-            frequency=frequency_of_pieces(objective, statistics, model.device),
-            token_values=values_of_tokens(objective, statistics),
+            frequency=frequency_of_pieces(
+                objective, [Statistics(one, sizes) for one in trained_on], model.device
+            ),
         )
+        token_values = values_of_tokens(objective, Statistics(corpus, sizes))
     weights = new_array(spool, np.dtype(np.float32), len(corpus.target.ids), 1.0)
     with bar("Weighting", len(weights), "tokens") as progress:
         for number, shares in enumerate(mini_batches(model, corpus)):
-            micro_batches = _micro_batches(model, corpus, inputs, number, shares)
+            micro_batches = _micro_batches(model, corpus, token_values, number, shares)
             places, values = _weights_of_batch(model, objective, inputs, micro_batches)
             weights[places.cpu().numpy()] = values.float().cpu().numpy()
             progress.advance(len(places))
@@ -112,7 +120,7 @@ def mini_batches(model: TrainedModel, corpus: Corpus) -> Iterator[list[np.ndarra
 def _micro_batches(
     model: TrainedModel,
     corpus: Corpus,
-    inputs: StageInputs,
+    token_values: TokenValues,
     number: int,
     shares: Sequence[np.ndarray],
 ) -> Iterator[MicroBatch]:
@@ -124,7 +132,7 @@ def _micro_batches(
             dropout_seed=seed_for(seed, "weights", number, place),
             objective_seed=seed_for(seed, "weights", number) >> 2,
         )
-        yield make_micro_batch(corpus, pairs, info, inputs.token_values, model.device)
+        yield make_micro_batch(corpus, pairs, info, token_values, model.device)
 
 
 @torch.inference_mode()

@@ -32,10 +32,10 @@ class Shape:
     heads: int
     encoder_layers: int
     decoder_layers: int
-    norm: Literal["post", "pre"] = "post"
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
+    norm: Literal["post", "pre"] = "post"
 
 
 class FeedForward(nn.Module):

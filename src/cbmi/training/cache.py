@@ -51,8 +51,8 @@ class ScoreCache:
         """What the values depend on."""
         return {
             "corpus": [
-                sha256(self.corpus.folder / "target.ids"),
-                sha256(self.corpus.folder / "target.offsets"),
+                sha256(self.corpus.target.ids_file),
+                sha256(self.corpus.target.offsets_file),
             ],
             "vocabulary": sha256(vocabulary),
             "language_model": weights_digest(model),
@@ -165,7 +165,8 @@ def fill_cache(
 ) -> np.ndarray:
     """The values, computed where they are missing.
 
-    They are computed over the batches of an epoch, shared among the ranks.
+    They are computed over the batches of an epoch, shared among the ranks. `builder` builds batches
+    of the cache's corpus alone.
     """
     world = scorer.world
     complete = world.gather(world.first and cache.complete(identity))[0]
@@ -186,7 +187,8 @@ def _compute(
 ) -> None:
     world = scorer.world
     missing = _batches_to_compute(cache, builder, epoch)
-    target_lengths = builder.lengths[1]
+    (segmentation,) = builder.segmentations
+    target_lengths = segmentation.lengths[1]
     tokens = [int(target_lengths[pairs].sum()) for pairs in missing]
     array = cache.open_for_writing() if world.first else None
     with (
@@ -198,7 +200,7 @@ def _compute(
             quiet=not world.first,
         ) as progress,
         # No step draws anything at random here: its number does not matter.
-        Loader(builder.micro_batches(pairs, step=0) for pairs in missing) as loader,
+        Loader(builder.micro_batches(segmentation, pairs, step=0) for pairs in missing) as loader,
     ):
         for number in range(len(missing)):
             own_batches = loader.next()

@@ -78,6 +78,7 @@ def check_stages(config: RunSettings) -> list[Objective]:
         objective = build(stage.objective, f"stages.{stage.name}.objective")
         _check_stage(stage, objective, untrained=number == 0 and config.initialize is None)
         _check_schedule(config, number)
+        _check_weights_of_tokens(config, number, objective)
         if stage.language_model in ("frozen", "cached") and not has_language_model:
             others = "no earlier stage"
             if config.initialize:
@@ -148,6 +149,19 @@ def _check_stage(stage: StageSettings, objective: Objective, untrained: bool) ->
         file = weights_file(objective).file
         if not Path(file).is_file():
             raise UserError(f"{where}.objective.file: {file}: there is no such file.")
+
+
+def _check_weights_of_tokens(config: RunSettings, number: int, objective: Objective) -> None:
+    """Refuse weights of tokens where a target has several segmentations."""
+    segmentations = config.data.segmentations
+    if "weights" not in objective.needs() or segmentations is None:
+        return
+    if weights_file(objective).per == "token" and segmentations.sides != "source":
+        raise UserError(
+            f"stages.{config.stages[number].name}.objective.per: weights of tokens belong to one "
+            "segmentation, but data.segmentations samples several of each target: use per: pair, "
+            "or segmentations.sides: source."
+        )
 
 
 def starting_point(config: RunSettings) -> Path:

@@ -83,7 +83,8 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove what a failed preparation has left; `adopt` made sure that it is ours."""
-        for folder in (self.vocab, self.data / "train", self.data / "valid"):
+        made = [self.data / name for name in ("train", "valid", "segmentations")]
+        for folder in (self.vocab, *made):
             shutil.rmtree(folder, ignore_errors=True)
         if self.data.is_dir() and not any(self.data.iterdir()):
             self.data.rmdir()

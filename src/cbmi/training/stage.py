@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from cbmi.config import StageSettings
+from cbmi.data.corpus import Corpus
 from cbmi.data.prepare import vocabulary_files
 from cbmi.data.statistics import Statistics
 from cbmi.model import kernels
 from cbmi.model.attention import LARGEST_FUSED_HEAD
 from cbmi.model.layers import POSITIONS
 from cbmi.objectives import Objective
-from cbmi.training.batching.builder import Batch, BatchBuilder
+from cbmi.training.batching.builder import Batch, BatchBuilder, Segmentation
 from cbmi.training.batching.loader import Loader
 from cbmi.training.cache import LanguageModelScorer, ScoreCache, fill_cache
 from cbmi.training.graph import EagerSteps, GraphSteps
@@ -83,17 +85,21 @@ def open_stage(
     live: LiveRun,
     stage: StageSettings,
     objective: Objective,
-    statistics: Statistics,
+    statistics: Sequence[Statistics],
     asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[StageSession]:
-    """A stage, ready to be trained from where the run's state stands."""
+    """A stage, ready to be trained from where the run's state stands.
+
+    `statistics`: of each segmentation that epochs are trained on in turn.
+    """
     config = live.config
     world = live.world
-    lengths = statistics.corpus.lengths()
     live.set_language_model_mode(stage)
     live.translator.network.train()
     live.state.fusion = objective.fusion
-    stage_inputs = _stage_inputs(live, stage, objective, statistics, asked_to_stop)
+    stage_inputs = _stage_inputs(live, stage, objective, statistics)
+    segmentations = _segmentations(live, stage, objective, statistics, asked_to_stop)
+    builder = _batch_builder(live, segmentations)
     stepper = Stepper(
         objective=objective,
         translator=live.translator,
@@ -106,14 +112,14 @@ def open_stage(
         r_drop=config.r_drop,
         head_tokens=config.memory.head_tokens,
     )
-    use_graph = can_use_graph(live, int(lengths.max()))
+    longest = max(int(one.lengths.max()) for one in segmentations)
+    use_graph = can_use_graph(live, longest)
     throughput = Throughput(
         config.model,
         live.sizes[1],
         passes(stage.language_model, objective, config.r_drop),
         matrix_rate(world.device, live.precision) * world.size,
     )
-    builder = _batch_builder(live, statistics, lengths, stage_inputs.token_values)
     state = live.state
     # A graph needs one shape; a resumed stage must have the one it began with.
     capacity = builder.capacity(state.stage_epoch) if use_graph else None
@@ -139,56 +145,66 @@ def can_use_graph(live: LiveRun, longest: int) -> bool:
     )
 
 
-def _batch_builder(
-    live: LiveRun,
-    statistics: Statistics,
-    lengths: np.ndarray,
-    token_values: Mapping[str, np.ndarray],
-) -> BatchBuilder:
+def _batch_builder(live: LiveRun, segmentations: Sequence[Segmentation]) -> BatchBuilder:
     return BatchBuilder(
-        corpus=statistics.corpus,
-        lengths=lengths,
+        segmentations=segmentations,
         step_tokens=live.state.step_tokens,
         accumulate=live.accumulate,
         seed=live.config.seed,
         world=live.world,
-        token_values=token_values,
     )
 
 
 def _stage_inputs(
-    live: LiveRun,
-    stage: StageSettings,
-    objective: Objective,
-    statistics: Statistics,
-    asked_to_stop: Callable[[], bool],
+    live: LiveRun, stage: StageSettings, objective: Objective, statistics: Sequence[Statistics]
 ) -> StageInputs:
-    token_values = values_of_tokens(objective, statistics)
-    if stage.language_model == "cached":
-        token_values["lm"] = _cached_scores(live, stage, statistics, asked_to_stop)
     return StageInputs(
         frozen=live.language_model if stage.language_model == "frozen" else None,
         teacher=live.teacher(stage) if "teacher" in objective.needs() else None,
         frequency=frequency_of_pieces(objective, statistics, live.world.device),
-        token_values=token_values,
     )
+
+
+def _segmentations(
+    live: LiveRun,
+    stage: StageSettings,
+    objective: Objective,
+    statistics: Sequence[Statistics],
+    asked_to_stop: Callable[[], bool],
+) -> list[Segmentation]:
+    """Each with what is known of its tokens beforehand."""
+    token_values = [values_of_tokens(objective, one) for one in statistics]
+    segmentations = []
+    for one, values in zip(statistics, token_values, strict=True):
+        segmentations.append(Segmentation(one.corpus, values))
+    if stage.language_model == "cached":
+        state = live.state
+        builder = _batch_builder(live, segmentations)
+        steps = stage.steps - state.stage_step
+        for number in sorted(builder.segmentations_of(state.epoch, state.batch, steps)):
+            corpus = statistics[number].corpus
+            folder = live.run.cache / stage.name
+            if len(statistics) > 1:
+                folder /= str(number)
+            token_values[number]["lm"] = _cached_scores(live, stage, corpus, folder, asked_to_stop)
+    return segmentations
 
 
 def _cached_scores(
     live: LiveRun,
     stage: StageSettings,
-    statistics: Statistics,
+    corpus: Corpus,
+    folder: Path,
     asked_to_stop: Callable[[], bool],
 ) -> np.ndarray:
     """log p_LM of every target token of the corpus."""
-    corpus = statistics.corpus
     language_model = live.require_language_model()
-    cache = ScoreCache(live.run.cache / stage.name, corpus, stage.cache_precision)
+    cache = ScoreCache(folder, corpus, stage.cache_precision)
     identity = {}
     if live.world.first:
         shared = live.config.data.vocabulary.shared
         vocabulary = vocabulary_files(live.run.vocab, shared)[1]
         identity = cache.identity(language_model, vocabulary, live.precision)
-    builder = _batch_builder(live, statistics, corpus.lengths(), {})
+    builder = _batch_builder(live, [Segmentation(corpus, {})])
     scorer = LanguageModelScorer(language_model, live.precision, live.world, asked_to_stop)
     return fill_cache(cache, identity, scorer, builder, live.state.epoch)

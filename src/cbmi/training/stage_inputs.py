@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, cast
 
 import numpy as np
@@ -20,8 +20,6 @@ class StageInputs:
     frozen: LanguageModel | None = None  # where it only scores
     teacher: Translator | None = None
     frequency: Tensor | None = None  # (target vocabulary,)
-    # One value per target token of the corpus: "bmi", "given" (by a file of weights), "lm".
-    token_values: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class SamplesDropout(Protocol):
@@ -48,17 +46,24 @@ def weights_file(objective: Objective) -> ReadsWeights:
 
 
 def frequency_of_pieces(
-    objective: Objective, statistics: Statistics, device: torch.device
+    objective: Objective, statistics: Sequence[Statistics], device: torch.device
 ) -> Tensor | None:
-    """(target vocabulary,): each piece's count relative to the median piece's, if needed."""
+    """(target vocabulary,): each piece's count relative to the median piece's, if needed.
+
+    Counts are those of all segmentations that are trained on.
+    """
     if "frequency" not in objective.needs():
         return None
-    frequency = relative_frequency(statistics.counts())
+    counts = np.sum([one.counts() for one in statistics], axis=0)
+    frequency = relative_frequency(counts)
     return torch.tensor(frequency, dtype=torch.float32, device=device)
 
 
 def values_of_tokens(objective: Objective, statistics: Statistics) -> dict[str, np.ndarray]:
-    """The objective's values for every target token of the corpus, by memory map."""
+    """The objective's values for every target token of the corpus, by memory map.
+
+    "bmi", and "given" (by a file of weights).
+    """
     needs = objective.needs()
     values = {}
     if "bmi" in needs:
@@ -69,9 +74,10 @@ def values_of_tokens(objective: Objective, statistics: Statistics) -> dict[str, 
     return values
 
 
-def make_statistics(objectives: Sequence[Objective], statistics: Statistics) -> None:
+def make_statistics(objectives: Sequence[Objective], statistics: Sequence[Statistics]) -> None:
     """Compute, once, what the objectives will need to know of the corpus."""
     for objective in objectives:
-        values_of_tokens(objective, statistics)
-        if "frequency" in objective.needs():
-            statistics.counts()
+        for one in statistics:
+            values_of_tokens(objective, one)
+            if "frequency" in objective.needs():
+                one.counts()

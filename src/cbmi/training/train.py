@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from cbmi.config import RunSettings
-from cbmi.data.prepare import open_corpus, prepare_corpora
+from cbmi.data.prepare import open_corpus, open_training_corpora, prepare_corpora
 from cbmi.data.statistics import Statistics
 from cbmi.errors import TrainingStopped, UserError
 from cbmi.files import atomic_folder, write_atomically
@@ -84,9 +84,11 @@ def prepare_run(config: RunSettings, run: RunDirectory, objectives: Sequence[Obj
         raise
 
 
-def _statistics(run: RunDirectory) -> Statistics:
+def _statistics(run: RunDirectory) -> list[Statistics]:
+    """Of each segmentation that epochs are trained on in turn."""
     source, target = run.vocabularies()
-    return Statistics(open_corpus(run.path, "train"), (len(source), len(target)))
+    sizes = (len(source), len(target))
+    return [Statistics(corpus, sizes) for corpus in open_training_corpora(run.path)]
 
 
 def _train(
@@ -123,7 +125,7 @@ def _new_trainer(
     if config.data.valid:
         target = run.vocabularies()[1]
         validator = Validator(config, open_corpus(run.path, "valid"), target, world)
-    live = LiveRun(config, run, statistics.sizes, world)
+    live = LiveRun(config, run, statistics[0].sizes, world)
     if not live.resume() and config.initialize:
         live.load_networks(starting_point(config))
         if world.first:

@@ -34,11 +34,14 @@ class Trainer:
         self,
         live: LiveRun,
         objectives: Sequence[Objective],
-        statistics: Statistics,
+        statistics: Sequence[Statistics],
         validator: Validator | None,
         on_record: OnRecord | None = None,
     ) -> None:
-        """`on_record` is called with every record of the log, on the first rank."""
+        """`statistics`: of each segmentation that epochs are trained on in turn.
+
+        `on_record` is called with every record of the log, on the first rank.
+        """
         self.live = live
         self.objectives = objectives
         self.statistics = statistics
@@ -88,7 +91,7 @@ class Trainer:
         precision = str(self.live.precision).removeprefix("torch.")
         weights = sum(p.numel() for p in self.live.translator.network.parameters())
         tokens = self.state.step_tokens
-        lengths = self.statistics.corpus.lengths()
+        lengths = self.statistics[0].corpus.lengths()
         steps = max(1, round(int(lengths.sum(axis=1).max()) / tokens))
         too_long = int((lengths.max(axis=0) > tokens).sum())
         remark = ""

@@ -14,7 +14,7 @@ from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Shape
 from cbmi.objectives import build
 from cbmi.training import stage as stage_module
-from cbmi.training.batching.builder import BatchBuilder
+from cbmi.training.batching.builder import BatchBuilder, Segmentation
 from cbmi.training.batching.loader import Loader
 from cbmi.training.batching.micro_batch import Capacity, fill_sizes
 from cbmi.training.graph import EagerSteps
@@ -33,10 +33,11 @@ def corpus(tmp_path):
 
 
 def builder(corpus, accumulate=1, token_values=None, world=WORLD):
-    return BatchBuilder(corpus, corpus.lengths(), 100, accumulate, 1, world, token_values or {})
+    segmentation = Segmentation(corpus, token_values or {})
+    return BatchBuilder([segmentation], 100, accumulate, 1, world)
 
 
-def steps(objective, token_values):
+def steps(objective):
     torch.manual_seed(0)
     translator = Translator(SHAPE, PIECES, PIECES, shared=True)
     language_model = LanguageModel(SHAPE, PIECES)
@@ -44,7 +45,7 @@ def steps(objective, token_values):
     optimizer = OptimizerSettings(warmup=0, peak_lr=1e-3)
     frozen = language_model.eval().requires_grad_(False) if objective.fusion else None
     learner = None if frozen else Learner(language_model, optimizer, WORLD, torch.float32)
-    stage_inputs = StageInputs(frozen, teacher, torch.linspace(0.1, 3, PIECES), token_values)
+    stage_inputs = StageInputs(frozen, teacher, torch.linspace(0.1, 3, PIECES))
     return EagerSteps(
         Stepper(
             objective,
@@ -78,7 +79,7 @@ def test_fillers_count_nowhere(corpus, settings):
     plan = builder(corpus, 2, token_values)
     results = []
     for capacity in (None, Capacity(80, 90, 30, 15)):
-        runner = steps(objective, token_values)
+        runner = steps(objective)
         batches = plan.batches(0, 0, 1, capacity)
         for _ in range(3):
             batch = next(batches)

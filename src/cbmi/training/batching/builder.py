@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,20 +31,41 @@ class Batch:
     next_batch: int = 0
 
 
+class Segmentation:
+    """The training pairs in one of their segmentations."""
+
+    def __init__(self, corpus: Corpus, token_values: TokenValues) -> None:
+        self.corpus = corpus
+        self.token_values = token_values
+        self.lengths = corpus.lengths()  # (2, pairs)
+
+
 @dataclass(frozen=True)
 class BatchBuilder:
     """How a stage's batches are built: the same pairs at the same step, on any number of ranks."""
 
-    corpus: Corpus
-    lengths: np.ndarray  # (2, pairs)
+    segmentations: Sequence[Segmentation]  # epochs take them in turn
     step_tokens: int
     accumulate: int  # micro-batches per rank
     seed: int
     world: World
-    token_values: TokenValues
+
+    def segmentation(self, epoch: int) -> Segmentation:
+        return self.segmentations[epoch % len(self.segmentations)]
 
     def plan(self, epoch: int) -> EpochPlan:
-        return EpochPlan(self.lengths, self.step_tokens, self.seed, epoch)
+        lengths = self.segmentation(epoch).lengths
+        return EpochPlan(lengths, self.step_tokens, self.seed, epoch)
+
+    def segmentations_of(self, epoch: int, batch: int, steps: int) -> set[int]:
+        """The numbers of those that so many steps from a place in an epoch on will use."""
+        used: set[int] = set()
+        left = steps + batch
+        while left > 0 and len(used) < len(self.segmentations):
+            used.add(epoch % len(self.segmentations))
+            left -= len(self.plan(epoch))
+            epoch += 1
+        return used
 
     def capacity(self, epoch: int) -> Capacity:
         """A shape that nearly all micro-batches fit into.
@@ -56,7 +77,7 @@ class BatchBuilder:
         most_source, most_target, most_pairs = self.plan(epoch).sizes().max(axis=1).tolist()
         source = self._share_of_tokens(most_source, shares)
         target = self._share_of_tokens(most_target, shares)
-        longest = int(self.lengths.max())
+        longest = max(int(one.lengths.max()) for one in self.segmentations)
         fillers = -(-max(source, target) // longest)
         sentences = -(-most_pairs // shares) + fillers + 32
         slack = 0 if shares == 1 else 64  # shares differ a little in size
@@ -80,20 +101,25 @@ class BatchBuilder:
         plan = self.plan(epoch)
         while True:
             pairs = plan[batch]
+            segmentation = self.segmentation(epoch)
             batch += 1
             if batch == len(plan):
                 epoch += 1
                 batch = 0
                 plan = self.plan(epoch)
-            micro_batches = self.micro_batches(pairs, step, capacity)
-            yield Batch(micro_batches, Work.of(self.lengths[:, pairs]), epoch, batch)
+            micro_batches = self.micro_batches(segmentation, pairs, step, capacity)
+            yield Batch(micro_batches, Work.of(segmentation.lengths[:, pairs]), epoch, batch)
             step += 1
 
     def micro_batches(
-        self, pairs: np.ndarray, step: int, capacity: Capacity | None = None
+        self,
+        segmentation: Segmentation,
+        pairs: np.ndarray,
+        step: int,
+        capacity: Capacity | None = None,
     ) -> list[PinnedBatch]:
         """This rank's micro-batches of a step."""
-        target_lengths = self.lengths[1]
+        target_lengths = segmentation.lengths[1]
         world = self.world
         shares = split(pairs, target_lengths, self.accumulate * world.size)
         tokens = int(target_lengths[pairs].sum())
@@ -115,10 +141,10 @@ class BatchBuilder:
             chosen = own if len(own) else pairs[:1]
             pinned.append(
                 pin_micro_batch(
-                    self.corpus,
+                    segmentation.corpus,
                     chosen,
                     info,
-                    self.token_values,
+                    segmentation.token_values,
                     capacity,
                     pinned=world.device.type == "cuda",
                 )

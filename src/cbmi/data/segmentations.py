@@ -1,0 +1,239 @@
+"""BPE-dropout: several segmentations of every training pair, sampled once and kept on disk.
+
+data/segmentations/K/source.ids, source.offsets, target.ids, target.offsets
+                         segmentation K of the pairs of data/train; sides that are not sampled are
+                         those of data/train
+data/segmentations/meta.json
+                         settings and sizes
+
+Pieces never cross spaces, so words are segmented one by one. Of a word that occurs often in a block
+of text, `MOST_DRAWS` segmentations are drawn, and its occurrences choose among them at random;
+of the others, every occurrence has a draw of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cbmi.config import SegmentationSettings
+from cbmi.data.corpus import Corpus, Side, SideWriter, damaged
+from cbmi.data.text import read_pairs
+from cbmi.data.vocabulary import EOS, Vocabulary
+from cbmi.files import atomic_folder, read_json, to_json
+from cbmi.progress import bar, say
+
+BLOCK = 100_000  # pairs segmented at a time
+MOST_DRAWS = 64  # of a word, in a block
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Sampled segmentations of some distinct words, laid end to end."""
+
+    ids: np.ndarray
+    starts: np.ndarray  # (draws + 1,): draw d has the ids from starts[d] up to starts[d + 1]
+    first: np.ndarray  # (words,): each word's first draw
+    count: np.ndarray  # (words,): each word's number of draws
+
+
+class PackedLines(NamedTuple):
+    """Lines laid end to end, each with its end of sentence."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+class WordSampler:
+    """Samples the segmentations of blocks of lines; the same seed gives the same ones."""
+
+    def __init__(self, vocabulary: Vocabulary, settings: SegmentationSettings, side: str) -> None:
+        self.vocabulary = vocabulary
+        self.settings = settings
+        self.side = side
+
+    def segmentations(self, lines: Sequence[str], block: int) -> Iterator[PackedLines]:
+        """The lines, `samples` times.
+
+        `block`: the number of the block, which the draws depend on.
+        """
+        words_of_line = [[word for word in line.split(" ") if word] for line in lines]
+        words = list(chain.from_iterable(words_of_line))
+        number_of = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        distinct = len(number_of)
+        # The end of sentence is one more word, at the end of each line.
+        lengths = np.array([len(words) for words in words_of_line], np.int64)
+        ends = np.cumsum(lengths)
+        of_text = np.fromiter((number_of[word] for word in words), np.int64, len(words))
+        occurrences = np.insert(of_text, ends, distinct)
+        count = np.bincount(occurrences, minlength=distinct + 1)
+        draws = self._draw(list(number_of), count, block)
+        rank = _rank_among_equals(occurrences, count)
+        last_words = ends + np.arange(len(lines))  # places of the ends of sentences
+        random = np.random.Generator(np.random.Philox(key=self._seed("choose", block)))
+        for sample in range(self.settings.samples):
+            chosen = self._choose(draws, occurrences, rank, sample, random)
+            yield _packed_lines(draws, chosen, last_words)
+
+    def _draw(self, words: list[str], count: np.ndarray, block: int) -> Draws:
+        """Enough draws for every occurrence in every sample, but at most `MOST_DRAWS` of a word."""
+        wanted = np.minimum(count * self.settings.samples, MOST_DRAWS)
+        wanted[len(words)] = 1  # the end of sentence
+        repeated: list[str] = []
+        for word, times in zip(words, wanted.tolist(), strict=False):
+            repeated += [word] * times
+        sampled = self.vocabulary.sample(
+            repeated, self.settings.dropout, self._seed("draw", block) & 0x7FFFFFFF
+        )
+        sampled.append([EOS])
+        lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
+        ids = np.fromiter(chain.from_iterable(sampled), np.int64, int(lengths.sum()))
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        first = np.cumsum(wanted) - wanted
+        return Draws(ids, starts, first, wanted)
+
+    def _choose(
+        self,
+        draws: Draws,
+        occurrences: np.ndarray,
+        rank: np.ndarray,
+        sample: int,
+        random: np.random.Generator,
+    ) -> np.ndarray:
+        """The draw of each occurrence: its own one where there are enough, else one at random."""
+        count = draws.count[occurrences]
+        own = rank * self.settings.samples + sample
+        # A random number below `count`; the product of 32-bit numbers does not overflow.
+        numbers = random.integers(0, 1 << 32, len(occurrences), dtype=np.uint64)
+        at_random = ((numbers * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+        enough = own < count
+        few = draws.count < MOST_DRAWS  # of these words every occurrence has a draw of its own
+        choice = np.where(few[occurrences] & enough, own, at_random)
+        chosen: np.ndarray = draws.first[occurrences] + choice
+        return chosen
+
+    def _seed(self, purpose: str, block: int) -> int:
+        parts = (self.settings.seed, self.side, purpose, block)
+        digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+
+def _rank_among_equals(values: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """For each value how many equal ones stand before it; `count`: how many there are of each."""
+    order = np.argsort(values, kind="stable")
+    first_place = np.cumsum(count) - count
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(len(values)) - first_place[values[order]]
+    return rank
+
+
+def _packed_lines(draws: Draws, chosen: np.ndarray, last_words: np.ndarray) -> PackedLines:
+    """The lines' ids, given the draw of each of their words."""
+    ids, lengths = _select(draws.ids, draws.starts[chosen], draws.starts[chosen + 1])
+    ends = np.cumsum(lengths)[last_words]
+    return PackedLines(ids, np.diff(ends, prepend=0))
+
+
+def _select(ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> PackedLines:
+    """Parts of `ids` laid end to end: each from its start up to its end."""
+    lengths = ends - starts
+    new_ends = np.cumsum(lengths)
+    total = int(new_ends[-1]) if len(new_ends) else 0
+    places = np.arange(total) + np.repeat(starts - (new_ends - lengths), lengths)
+    return PackedLines(ids[places], lengths)
+
+
+def without_long_lines(lines: PackedLines, longest: int, plain: PackedLines) -> PackedLines:
+    """The same, with the plain segmentation of the lines of over `longest` pieces."""
+    too_long = lines.lengths > longest
+    if not too_long.any():
+        return lines
+    both = np.concatenate([lines.ids, plain.ids])
+    ends = np.where(too_long, len(lines.ids) + np.cumsum(plain.lengths), np.cumsum(lines.lengths))
+    starts = ends - np.where(too_long, plain.lengths, lines.lengths)
+    return _select(both, starts, ends)
+
+
+def sample_segmentations(
+    corpus: Corpus,
+    vocabularies: tuple[Vocabulary, Vocabulary],
+    folder: Path,
+    settings: SegmentationSettings,
+    longest: int,
+) -> None:
+    """Sample the segmentations of the pairs of a prepared corpus into `folder`.
+
+    A line that would have over `longest` pieces keeps its plain segmentation.
+    """
+    sides = {"source": corpus.source, "target": corpus.target}
+    sampled = [name for name in sides if settings.sides in (name, "both")]
+    dtype = np.dtype(corpus.meta.dtype)
+    total = len(corpus) * settings.samples
+    with atomic_folder(folder) as temporary, ExitStack() as stack:
+        writers: dict[str, list[SideWriter]] = {name: [] for name in sampled}
+        for number in range(settings.samples):
+            (temporary / str(number)).mkdir()
+            for name in sampled:
+                writer = SideWriter(temporary / str(number), name, dtype)
+                writers[name].append(stack.enter_context(writer))
+        progress = stack.enter_context(bar("Sampling segmentations", total, "pairs"))
+        for block, (pairs, texts) in enumerate(_blocks(corpus)):
+            for name in sampled:
+                index = 0 if name == "source" else 1
+                plain = sides[name].select(pairs)
+                sampler = WordSampler(vocabularies[index], settings, name)
+                samples = sampler.segmentations([text[index] for text in texts], block)
+                for writer, lines in zip(writers[name], samples, strict=True):
+                    kept = without_long_lines(lines, longest, PackedLines(plain.ids, plain.lengths))
+                    writer.add_packed(kept.ids, kept.lengths)
+            progress.advance(len(pairs) * settings.samples)
+        tokens = {name: [writer.tokens for writer in writers[name]] for name in sampled}
+        meta = {"settings": settings.model_dump(mode="json"), "tokens": tokens}
+        (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
+    say(f"Sampled {settings.samples} segmentations of {len(corpus):,} pairs: {folder}")
+
+
+def _blocks(corpus: Corpus) -> Iterator[tuple[np.ndarray, list[tuple[str, str]]]]:
+    """Numbers and text of the corpus's pairs, block by block."""
+    first = 0
+    text = enumerate(read_pairs(corpus.meta.files, Counter()))
+    remaining = iter(corpus.lines.tolist())
+    wanted = next(remaining, None)
+    block: list[tuple[str, str]] = []
+    for line, pair in text:
+        if line != wanted:
+            continue
+        wanted = next(remaining, None)
+        block.append(pair)
+        if len(block) == BLOCK:
+            yield np.arange(first, first + len(block)), block
+            first += len(block)
+            block = []
+    if block:
+        yield np.arange(first, first + len(block)), block
+
+
+def open_segmentations(corpus: Corpus, folder: Path) -> list[Corpus]:
+    """The segmentations of a corpus, each as a corpus of its own."""
+    meta = read_json(folder / "meta.json")
+    try:
+        samples = int(meta["settings"]["samples"])
+        corpora = []
+        for number in range(samples):
+            sides = {"source": corpus.source, "target": corpus.target}
+            for name, tokens in meta["tokens"].items():
+                sides[name] = Side(
+                    folder / str(number), name, corpus.meta.dtype, tokens[number], len(corpus)
+                )
+            corpora.append(corpus.resegmented(folder / str(number), **sides))
+    except (KeyError, TypeError, IndexError, ValueError):
+        raise damaged(folder / "meta.json") from None
+    return corpora
