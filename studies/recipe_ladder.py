@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from threading import Lock
 from typing import Any
 
 from cbmi.config import read_config
@@ -82,22 +84,31 @@ def jobs_of(
                 yield Job(task, rung, seed, recipe, tuple(settings))
 
 
-def prepare(job: Job, work: Path, done: dict[tuple[str, ...], RunDirectory]) -> RunDirectory:
-    """A run directory with vocabulary and encoded corpus, made once for equal data."""
-    key = (str(job.recipe), *job.data_settings())
-    if key not in done:
-        place = work / f"prepared-{job.task}-{len(done)}"
-        command = [sys.executable, "-m", "cbmi", "prepare", str(job.recipe), f"output={place}"]
-        subprocess.run([*command, *job.settings], check=True)
-        done[key] = RunDirectory(place)
-    return done[key]
+class Preparations:
+    """Run directories with vocabulary and encoded corpus, made once for equal data."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.lock = Lock()
+        self.made: dict[tuple[str, ...], RunDirectory] = {}
+
+    def of(self, job: Job) -> RunDirectory:
+        key = (str(job.recipe), *job.data_settings())
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:8]
+        with self.lock:
+            if key not in self.made:
+                place = self.work / f"prepared-{job.task}-{digest}"
+                command = [sys.executable, "-m", "cbmi", "prepare", str(job.recipe)]
+                subprocess.run([*command, f"output={place}", *job.settings], check=True)
+                self.made[key] = RunDirectory(place)
+            return self.made[key]
 
 
-def train(job: Job, prepared: RunDirectory, work: Path, device: str) -> float:
+def train(job: Job, preparations: Preparations, work: Path, device: str) -> float:
     """Train and test the job's run; returns the seconds it took."""
     run = RunDirectory(work / job.name)
     if not run.path.exists():
-        run.copy(prepared)
+        run.copy(preparations.of(job))
     begun = time.monotonic()
     command = [sys.executable, "-m", "cbmi", "train", str(job.recipe), f"output={run.path}"]
     with open(work / f"{job.name}.txt", "w", encoding="utf-8") as log:
@@ -208,13 +219,12 @@ def main() -> None:
 
 def run_all(jobs: Sequence[Job], work: Path, out: Path, side_by_side: int, device: str) -> None:
     """Train them, write their lines as they end, and report those that fail."""
-    prepared: dict[tuple[str, ...], RunDirectory] = {}
-    sources = [prepare(job, work, prepared) for job in jobs]
+    preparations = Preparations(work)
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // max(side_by_side, 1)))
     with ThreadPoolExecutor(side_by_side) as pool:
         futures = {}
-        for job, source in zip(jobs, sources, strict=True):
-            futures[pool.submit(train, job, source, work, device)] = job
+        for job in jobs:
+            futures[pool.submit(train, job, preparations, work, device)] = job
         for future in as_completed(futures):
             job = futures[future]
             try:
