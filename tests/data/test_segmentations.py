@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,14 @@ PAIRS = [(pair.source, pair.target) for pair in generate(400, seed=3)]
 LINES = [source for source, _ in PAIRS]
 
 
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
+@cache
+def learnt() -> Vocabulary:
     return learn(LINES, 420)
+
+
+@pytest.fixture
+def vocabulary() -> Vocabulary:
+    return learnt()
 
 
 def sample(vocabulary: Vocabulary, lines, block=0, **settings) -> list[PackedLines]:
@@ -55,8 +61,7 @@ def test_the_text_stays_the_same_and_the_pieces_change(vocabulary):
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r\0"), min_size=1), min_size=1))
 def test_without_dropout_it_is_the_plain_segmentation(lines):
     """Of any text: spaces of all kinds, characters that no piece has."""
-    vocabulary = learn(LINES, 420) if not hasattr(sample, "shared") else sample.shared
-    sample.shared = vocabulary
+    vocabulary = learnt()
     lines = [line for line in lines if line.strip()] or ["x"]
     (found,) = sample(vocabulary, lines, samples=1, dropout=1e-12)
     assert split(found) == vocabulary.encode(lines)

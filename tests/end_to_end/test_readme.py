@@ -121,7 +121,8 @@ def test_the_wmt_recipes_have_the_papers_settings():
 def test_the_guides_run_files_are_understood(tmp_path):
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     configs = []
-    for settings in blocks(guide, "yaml"):
+    whole = [settings for settings in blocks(guide, "yaml") if "output:" in settings]
+    for settings in whole:
         path = tmp_path / "run.yaml"
         path.write_text(settings)
         configs.append(read_config(path))

@@ -15,7 +15,7 @@ from cbmi.training.log import summary_writer
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import weights_file
 
-SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers")
+SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers", "norm")
 
 
 def complete_settings(config: RunSettings) -> RunSettings:
