@@ -25,6 +25,7 @@ from tasks import (
 from torch import Tensor
 
 import cbmi
+from cbmi.config import RunSettings, check
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.objectives import Objective, TokenScores, Weighting, build
@@ -222,6 +223,28 @@ def test_a_stage_that_reached_its_end_continues_if_it_is_made_longer(run):
     trainer = run.train([7], ScriptedValidator([3.0]), **every(2, patience=2))
     assert trainer.state.step == 7
     assert run.validated() == [2, 4, 6, 7]
+
+
+def test_a_longer_stage_follows_the_schedule_of_its_new_length(run, capsys):
+    """After the decay to zero the learning rate rises again, and a message says so."""
+    optimizer = {"schedule": "linear", "warmup": 2, "peak_lr": 1.0e-3}
+    run.train([6], optimizer=optimizer)
+    assert "instead of" not in capsys.readouterr().err
+    run.train([10], optimizer=optimizer)
+    assert "Stage stage0 now has 10 steps instead of 6: from step 7 on" in capsys.readouterr().err
+    rates = {record["step"]: record["lr"] for record in read_log(run.path)}
+    assert rates[6] == pytest.approx(1e-3 / 5)
+    assert rates[7] == pytest.approx(1e-3 * (1 - 5 / 9))
+    assert rates[10] == pytest.approx(1e-3 / 9)
+
+
+def test_a_stage_that_ends_before_the_warm_up_cannot_decay(tmp_path):
+    write_task(tmp_path, train=20, valid=5)
+    values = run_values(tmp_path, optimizer={"schedule": "cosine", "warmup": 50})
+    with pytest.raises(
+        UserError, match="its 8 steps end before the warm-up of 50"
+    ):
+        cbmi.train(check(RunSettings, values, ""))
 
 
 def test_a_finished_run_is_not_trained_again(run):

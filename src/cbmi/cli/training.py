@@ -147,6 +147,9 @@ def benchmark(
     head_tokens: Annotated[
         int, typer.Option(min=0, help="Same as the setting memory.head_tokens.")
     ] = 0,
+    norm: Annotated[str, typer.Option(help="Same as the setting model.norm.")] = "post",
+    ema: Annotated[float, typer.Option(help="Same as the setting ema.")] = 0.0,
+    r_drop: Annotated[float, typer.Option(help="Same as the setting r_drop.")] = 0.0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Append JSON lines here.")
     ] = None,
@@ -171,5 +174,8 @@ def benchmark(
         compile=compile,
         recompute_layers=recompute_layers,
         head_tokens=head_tokens,
+        norm=norm,
+        ema=ema,
+        r_drop=r_drop,
     )
     print(run_benchmark(settings, output))

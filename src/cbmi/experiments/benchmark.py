@@ -65,6 +65,9 @@ class BenchmarkSettings:
     compile: str = "auto"
     recompute_layers: bool = False
     head_tokens: int = 0
+    norm: str = "post"
+    ema: float = 0.0
+    r_drop: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,9 @@ def config_for(settings: BenchmarkSettings, preset: str, tokens: int, folder: Pa
             "train": ["none"],
             "vocabulary": {"size": settings.vocabulary},
         },
-        "model": preset,
+        "model": {"preset": preset, "norm": settings.norm},
+        "ema": settings.ema,
+        "r_drop": settings.r_drop,
         "batch": {"tokens": tokens},
         "stages": stages,
         "device": settings.device,

@@ -1,0 +1,78 @@
+"""The ladder of recipes: which runs there are, and that what is done is not done again."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tasks import ROOT, environment, run_values, write_run, write_task
+
+
+@pytest.fixture(scope="module")
+def ladder():
+    path = ROOT / "studies" / "recipe_ladder.py"
+    spec = importlib.util.spec_from_file_location("recipe_ladder", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["recipe_ladder"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_jobs_are_tasks_times_rungs_times_seeds(ladder, tmp_path):
+    plan = {
+        "tasks": {
+            "a": {"run": "a.yaml", "settings": ["x=1"], "rungs": {"more": ["steps=2"]}},
+            "b": {"run": "b.yaml", "without": ["more"]},
+        },
+        "rungs": {"base": [], "more": ["steps=1", "data.z=3"]},
+    }
+    jobs = list(ladder.jobs_of(plan, tmp_path, {"a": ["data.y=2"]}, [1, 2]))
+    assert [job.name for job in jobs] == [
+        "a-base-1",
+        "a-more-1",
+        "b-base-1",
+        "a-base-2",
+        "a-more-2",
+        "b-base-2",
+    ]
+    assert jobs[1].settings == ("x=1", "data.y=2", "steps=2", "seed=1")
+    assert jobs[1].data_settings() == ("data.y=2",)
+
+
+def test_the_table_has_means_over_seeds(ladder):
+    row = {"task": "a", "set": "test", "rung": "base", "steps": "10"}
+    rows = [
+        row | {"valid_bleu": "10", "bleu": "20", "chrf": "30"},
+        row | {"valid_bleu": "12", "bleu": "20", "chrf": "31"},
+    ]
+    line = ladder.table(rows).splitlines()[-1]
+    assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.41 | 20.00 ± 0.00 | 30.50 ± 0.71 |"
+
+
+def test_its_plan_is_understood(ladder):
+    plan = yaml.safe_load((ROOT / "studies" / "recipe_ladder.yaml").read_text())
+    for job in ladder.jobs_of(plan, ROOT / "studies", {}, [1]):
+        config = ladder.read_config(job.recipe, job.settings)
+        assert [stage.objective["name"] for stage in config.stages] == ["ce"]
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_trained_again(tmp_path):
+    write_task(tmp_path, train=40, valid=5)
+    data = run_values(tmp_path)["data"]
+    data["test"] = {"test": [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]}
+    write_run(tmp_path, data=data, stages=[{"name": "ce", "steps": 3}])
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("tasks: {t: {run: run.yaml}}\nrungs: {base: [], ema: [ema=0.9]}\n")
+    command = [sys.executable, str(ROOT / "studies" / "recipe_ladder.py"), str(plan)]
+    command += [str(tmp_path / "out"), "--seeds", "1", "--jobs", "2", "--device", "cpu"]
+    first = subprocess.run(command, env=environment(), capture_output=True, check=True, text=True)
+    assert first.stdout.count("| t | test |") == 2
+    results = (tmp_path / "out" / "results.csv").read_text()
+    again = subprocess.run(command, env=environment(), capture_output=True, check=True, text=True)
+    assert again.stdout == first.stdout
+    assert (tmp_path / "out" / "results.csv").read_text() == results
+    assert "on validation" not in again.stderr
