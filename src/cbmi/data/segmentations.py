@@ -6,9 +6,8 @@ data/segmentations/K/source.ids, source.offsets, target.ids, target.offsets
 data/segmentations/meta.json
                          settings and sizes
 
-Pieces never cross spaces, so words are segmented one by one. Of a word that occurs often in a block
-of text, `MOST_DRAWS` segmentations are drawn, and its occurrences choose among them at random;
-of the others, every occurrence has a draw of its own.
+Pieces never cross spaces, so words are segmented one by one, all occurrences of a word in a block
+of text together.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -25,24 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from cbmi.config import SegmentationSettings
+from cbmi.data.bpe_dropout import MergeTable, SampledWords, sample_words
 from cbmi.data.corpus import Corpus, Side, SideWriter, damaged
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import EOS, Vocabulary
 from cbmi.files import atomic_folder, read_json, to_json
 from cbmi.progress import bar, say
 
-BLOCK = 100_000  # pairs segmented at a time
-MOST_DRAWS = 64  # of a word, in a block
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Sampled segmentations of some distinct words, laid end to end."""
-
-    ids: np.ndarray
-    starts: np.ndarray  # (draws + 1,): draw d has the ids from starts[d] up to starts[d + 1]
-    first: np.ndarray  # (words,): each word's first draw
-    count: np.ndarray  # (words,): each word's number of draws
+BLOCK = 50_000  # pairs segmented at a time
 
 
 class PackedLines(NamedTuple):
@@ -59,6 +47,7 @@ class WordSampler:
         self.vocabulary = vocabulary
         self.settings = settings
         self.side = side
+        self.table = MergeTable(vocabulary)
 
     def segmentations(self, lines: Sequence[str], block: int) -> Iterator[PackedLines]:
         """The lines, `samples` times.
@@ -68,62 +57,38 @@ class WordSampler:
         words_of_line = [[word for word in line.split(" ") if word] for line in lines]
         words = list(chain.from_iterable(words_of_line))
         number_of = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        distinct = len(number_of)
-        # The end of sentence is one more word, at the end of each line.
-        lengths = np.array([len(words) for words in words_of_line], np.int64)
-        ends = np.cumsum(lengths)
-        of_text = np.fromiter((number_of[word] for word in words), np.int64, len(words))
-        occurrences = np.insert(of_text, ends, distinct)
-        count = np.bincount(occurrences, minlength=distinct + 1)
-        draws = self._draw(list(number_of), count, block)
-        rank = _rank_among_equals(occurrences, count)
-        last_words = ends + np.arange(len(lines))  # places of the ends of sentences
-        random = np.random.Generator(np.random.Philox(key=self._seed("choose", block)))
-        for sample in range(self.settings.samples):
-            chosen = self._choose(draws, occurrences, rank, sample, random)
-            yield _packed_lines(draws, chosen, last_words)
-
-    def _draw(self, words: list[str], count: np.ndarray, block: int) -> Draws:
-        """Enough draws for every occurrence in every sample, but at most `MOST_DRAWS` of a word."""
-        wanted = np.minimum(count * self.settings.samples, MOST_DRAWS)
-        wanted[len(words)] = 1  # the end of sentence
-        repeated: list[str] = []
-        for word, times in zip(words, wanted.tolist(), strict=False):
-            repeated += [word] * times
-        sampled = self.vocabulary.sample(
-            repeated, self.settings.dropout, self._seed("draw", block) & 0x7FFFFFFF
+        occurrences = np.fromiter((number_of[word] for word in words), np.int64, len(words))
+        count = np.bincount(occurrences, minlength=len(number_of))
+        samples = self.settings.samples
+        random = np.random.Generator(np.random.Philox(key=self._seed(block)))
+        drawn = sample_words(
+            list(number_of),
+            count * samples,
+            self.settings.dropout,
+            self.table,
+            self.vocabulary,
+            random,
         )
-        sampled.append([EOS])
-        lengths = np.fromiter(map(len, sampled), np.int64, len(sampled))
-        ids = np.fromiter(chain.from_iterable(sampled), np.int64, int(lengths.sum()))
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        first = np.cumsum(wanted) - wanted
-        return Draws(ids, starts, first, wanted)
+        dealt = _dealt_out(drawn, random)
+        # A word's draws lie together: each occurrence has one for every sample.
+        first_draw = (np.cumsum(count) - count) * samples
+        own_draws = first_draw[occurrences] + _rank_among_equals(occurrences, count) * samples
+        lengths = np.array([len(words) for words in words_of_line], np.int64)
+        for sample in range(samples):
+            yield _packed_lines(drawn, dealt[own_draws + sample], lengths)
 
-    def _choose(
-        self,
-        draws: Draws,
-        occurrences: np.ndarray,
-        rank: np.ndarray,
-        sample: int,
-        random: np.random.Generator,
-    ) -> np.ndarray:
-        """The draw of each occurrence: its own one where there are enough, else one at random."""
-        count = draws.count[occurrences]
-        own = rank * self.settings.samples + sample
-        # A random number below `count`; the product of 32-bit numbers does not overflow.
-        numbers = random.integers(0, 1 << 32, len(occurrences), dtype=np.uint64)
-        at_random = ((numbers * count.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
-        enough = own < count
-        few = draws.count < MOST_DRAWS  # of these words every occurrence has a draw of its own
-        choice = np.where(few[occurrences] & enough, own, at_random)
-        chosen: np.ndarray = draws.first[occurrences] + choice
-        return chosen
-
-    def _seed(self, purpose: str, block: int) -> int:
-        parts = (self.settings.seed, self.side, purpose, block)
+    def _seed(self, block: int) -> int:
+        parts = (self.settings.seed, self.side, block)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
+
+
+def _dealt_out(drawn: SampledWords, random: np.random.Generator) -> np.ndarray:
+    """(draws,): the segmentation of each draw; words in order, each word's draws shuffled."""
+    segmentation = np.repeat(np.arange(len(drawn.draws)), drawn.draws)
+    # Numbers between a word's own and the next one's: sorting them shuffles within words.
+    keys = drawn.word[segmentation] + random.random(len(segmentation))
+    return segmentation[np.argsort(keys)]
 
 
 def _rank_among_equals(values: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -135,11 +100,12 @@ def _rank_among_equals(values: np.ndarray, count: np.ndarray) -> np.ndarray:
     return rank
 
 
-def _packed_lines(draws: Draws, chosen: np.ndarray, last_words: np.ndarray) -> PackedLines:
-    """The lines' ids, given the draw of each of their words."""
-    ids, lengths = _select(draws.ids, draws.starts[chosen], draws.starts[chosen + 1])
-    ends = np.cumsum(lengths)[last_words]
-    return PackedLines(ids, np.diff(ends, prepend=0))
+def _packed_lines(drawn: SampledWords, chosen: np.ndarray, words: np.ndarray) -> PackedLines:
+    """Lines with so many words (lines,), given the segmentation of each word, and their ends."""
+    ids, lengths = _select(drawn.ids, drawn.starts[chosen], drawn.starts[chosen + 1])
+    pieces = np.concatenate([[0], np.cumsum(lengths)])
+    line_ends = pieces[np.cumsum(words)]
+    return PackedLines(np.insert(ids, line_ends, EOS), np.diff(line_ends, prepend=0) + 1)
 
 
 def _select(ids: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> PackedLines:
@@ -184,13 +150,15 @@ def sample_segmentations(
             for name in sampled:
                 writer = SideWriter(temporary / str(number), name, dtype)
                 writers[name].append(stack.enter_context(writer))
+        samplers = {}
+        for name, vocabulary in zip(sides, vocabularies, strict=True):
+            samplers[name] = WordSampler(vocabulary, settings, name)
         progress = stack.enter_context(bar("Sampling segmentations", total, "pairs"))
         for block, (pairs, texts) in enumerate(_blocks(corpus)):
             for name in sampled:
                 index = 0 if name == "source" else 1
                 plain = sides[name].select(pairs)
-                sampler = WordSampler(vocabularies[index], settings, name)
-                samples = sampler.segmentations([text[index] for text in texts], block)
+                samples = samplers[name].segmentations([text[index] for text in texts], block)
                 for writer, lines in zip(writers[name], samples, strict=True):
                     kept = without_long_lines(lines, longest, PackedLines(plain.ids, plain.lengths))
                     writer.add_packed(kept.ids, kept.lengths)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sentencepiece
 
 from cbmi.errors import UserError
@@ -19,6 +20,8 @@ BOS = 1
 EOS = 2
 UNKNOWN = 3
 SPECIALS = 4  # ids below are special; ids from here on are pieces of text
+
+SPACE = "\u2581"  # how sentencepiece writes a space
 
 MAX_ENCODING_THREADS = 16
 LINES_PER_THREAD = 500  # a few lines are not worth a second thread
@@ -57,18 +60,6 @@ class Vocabulary:
         )
         return ids
 
-    def sample(self, lines: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
-        """Ids of each line by BPE-dropout, without the end of sentence.
-
-        Merges are skipped with probability `dropout`. Sentencepiece has one random seed for the
-        whole process, which this sets; a call in one thread begins to draw from it.
-        """
-        sentencepiece.set_random_generator_seed(seed)
-        ids: list[list[int]] = self._processor.encode(
-            list(lines), enable_sampling=True, alpha=dropout, nbest_size=-1, num_threads=1
-        )
-        return ids
-
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids. Special pieces vanish, and line breaks become spaces: it stays a line."""
         text: str = self._processor.decode([int(i) for i in ids])
@@ -76,6 +67,21 @@ class Vocabulary:
 
     def id_of(self, piece: str) -> int:
         return int(self._processor.piece_to_id(piece))
+
+    def text_pieces(self) -> dict[str, int]:
+        """The pieces that merges make and the single characters, with their ids."""
+        pieces = {}
+        for number in range(SPECIALS, len(self)):
+            if not self._processor.is_byte(number) and not self._processor.is_unused(number):
+                pieces[self._processor.id_to_piece(number)] = number
+        return pieces
+
+    def scores(self) -> np.ndarray:
+        """(pieces,): merges with a higher score come first."""
+        return np.array([self._processor.get_score(number) for number in range(len(self))])
+
+    def byte_id(self, byte: int) -> int:
+        return self.id_of(f"<0x{byte:02X}>")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(i)) for i in ids]
