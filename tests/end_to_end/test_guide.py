@@ -96,4 +96,4 @@ def test_the_keys_for_better_translations(tmp_path):
     config = read_config(tmp_path / "run.yaml")
     assert config.r_drop == 5.0
     assert config.ema == 0.999
-    assert config.data.segmentations.samples == 8
+    assert config.optimizer.schedule == "linear"
