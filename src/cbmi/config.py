@@ -139,7 +139,7 @@ class SegmentationSettings(Settings):
     """BPE-dropout: epoch e is trained on sampled segmentation e mod `samples` of every pair."""
 
     dropout: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.1  # of merges
-    samples: PositiveInt = 8
+    samples: Annotated[int, Field(ge=1, le=100, strict=True)] = 8
     sides: Literal["both", "source", "target"] = "both"
     seed: NonNegativeInt = 1  # not the run's: runs that differ by seed share their data
 

@@ -102,6 +102,18 @@ def test_a_cached_language_model_is_the_frozen_one(task):
 
 
 @pytest.mark.slow
+def test_targets_that_are_not_sampled_are_scored_once(task):
+    first = {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 4}
+    data = run_values(task)["data"] | {"segmentations": SAMPLED | {"sides": "source"}}
+    runs = {}
+    for choice in ("frozen", "cached"):
+        stage = {"name": "adapt", "objective": "cbmi", "language_model": choice, "steps": 12}
+        runs[choice] = train(task, f"source-{choice}", stages=[first, stage], data=data)
+    assert losses(runs["cached"]) == pytest.approx(losses(runs["frozen"]), abs=1e-5)
+    assert (runs["cached"] / "cache" / "adapt" / "log_p").exists()
+
+
+@pytest.mark.slow
 def test_resumed_it_ends_with_the_same_weights(task):
     stage = {"name": "ce", "objective": "ce", "steps": 20}
     whole = train(task, "whole", stages=[stage])

@@ -178,16 +178,29 @@ def _segmentations(
     for one, values in zip(statistics, token_values, strict=True):
         segmentations.append(Segmentation(one.corpus, values))
     if stage.language_model == "cached":
-        state = live.state
-        builder = _batch_builder(live, segmentations)
-        steps = stage.steps - state.stage_step
-        for number in sorted(builder.segmentations_of(state.epoch, state.batch, steps)):
-            corpus = statistics[number].corpus
+        corpora = [one.corpus for one in statistics]
+        if all(corpus.target is corpora[0].target for corpus in corpora):
+            # One target: there is one segmentation, or the source alone is sampled.
             folder = live.run.cache / stage.name
-            if len(statistics) > 1:
-                folder /= str(number)
-            token_values[number]["lm"] = _cached_scores(live, stage, corpus, folder, asked_to_stop)
+            scores = _cached_scores(live, stage, corpora[0], folder, asked_to_stop)
+            for known in token_values:
+                known["lm"] = scores
+        else:
+            for number in _segmentations_ahead(live, stage, segmentations):
+                folder = live.run.cache / stage.name / str(number)
+                scores = _cached_scores(live, stage, corpora[number], folder, asked_to_stop)
+                token_values[number]["lm"] = scores
     return segmentations
+
+
+def _segmentations_ahead(
+    live: LiveRun, stage: StageSettings, segmentations: Sequence[Segmentation]
+) -> list[int]:
+    """The numbers of those that the rest of the stage will use."""
+    state = live.state
+    builder = _batch_builder(live, segmentations)
+    steps = stage.steps - state.stage_step
+    return sorted(builder.segmentations_of(state.epoch, state.batch, steps))
 
 
 def _cached_scores(
