@@ -29,7 +29,7 @@ COPY = {
     "log": {"every": 20},
 }
 SETTINGS = {"self-paced": {"samples": 2}}
-CONTROL = ("cbmi", {"shuffled": True})
+CONTROL = ("cbmi", {"shuffled": "batch"})
 
 pytestmark = pytest.mark.slow
 
@@ -134,9 +134,10 @@ def test_the_run_directory_has_every_setting(started):
         "slope": 0.1,
         "base": 1.0,
         "threshold": 0.4,
+        "mirrored": False,
         "scale": 1.0,
         "clip": None,
-        "shuffled": False,
+        "shuffled": None,
     }
     assert kept == {"name": "bmi", **expected}
     with pytest.raises(UserError, match=r"stages\.adapt\.objective\.slope: 0\.1, now 0\.2"):

@@ -100,10 +100,13 @@ def test_fillers_count_nowhere(name, values):
 
 
 WEIGHTING = [name for name in TABLE if "shuffled" in TABLE[name].model_fields]
-SHUFFLED = [(name, values | {"shuffled": True}) for name, values in CASES if name in WEIGHTING]
+CONTROLS = [{"shuffled": "batch"}, {"shuffled": "sentence"}, {"mirrored": True}]
+CONTROLLED = [
+    (name, values | control) for name, values in CASES if name in WEIGHTING for control in CONTROLS
+]
 
 
-@pytest.mark.parametrize(("name", "values"), CASES + SHUFFLED, ids=str)
+@pytest.mark.parametrize(("name", "values"), CASES + CONTROLLED, ids=str)
 def test_two_ranks_give_what_one_gives(name, values):
     case, chosen = batch(), objective(name, **values)
     ends = torch.tensor([0, sum(LENGTHS[:3]), sum(LENGTHS)])
@@ -127,6 +130,42 @@ def test_shuffled_weights_are_the_same_multiset(name):
     assert torch.equal(plain.detach().sort().values, shuffled.sort().values)
     assert not torch.equal(plain, shuffled)
     assert not shuffled.requires_grad
+
+
+@pytest.mark.parametrize("name", WEIGHTING)
+def test_weights_shuffled_within_sentences_stay_in_them(name):
+    case, values = batch(), FILE if name == "weights-file" else {}
+    if name == "self-paced":
+        case.samples.copy_(case.samples * torch.rand_like(case.samples))
+    plain = case.losses(objective(name, **values))[1].detach()
+    shuffled = case.losses(objective(name, **values, shuffled="sentence"))[1]
+    for ours, theirs in zip(shuffled.split(LENGTHS), plain.split(LENGTHS), strict=True):
+        assert torch.equal(ours.sort().values, theirs.sort().values)
+    assert not torch.equal(plain, shuffled)
+    assert not shuffled.requires_grad
+
+
+def test_shuffling_within_a_sentence_gives_every_order_as_often():
+    case, chosen = batch((3, 2)), objective("weights-file", **FILE, shuffled="sentence")
+    scores = case.scores(torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
+    dealt = torch.stack([chosen.weights(replace(scores, seed=seed)) for seed in range(2000)])
+    for weight in case.given[:3]:
+        assert ((dealt[:, :3] == weight).double().mean(0) - 1 / 3).abs().max() < 0.04
+    for weight in case.given[3:]:
+        assert ((dealt[:, 3:] == weight).double().mean(0) - 1 / 2).abs().max() < 0.04
+
+
+def test_true_shuffles_in_the_batch_and_false_not_at_all():
+    assert objective("cbmi", shuffled=True) == objective("cbmi", shuffled="batch")
+    assert objective("cbmi", shuffled=False) == objective("cbmi")
+
+
+@pytest.mark.parametrize("name", WEIGHTING)
+def test_mirrored_weights(name):
+    case, values = batch(), FILE if name == "weights-file" else {}
+    plain = case.losses(objective(name, **values))[1]
+    mirrored = case.losses(objective(name, **values, mirrored=True, scale=0.5))[1]
+    assert_equal(mirrored, (2 - plain).clamp(min=0) * 0.5)
 
 
 def test_shuffling_deals_every_weight_in_a_large_corpus():

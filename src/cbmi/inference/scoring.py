@@ -256,7 +256,7 @@ class PairScorer:
     def with_weights(self, pair: ScoredPair, sentence_weight: float) -> ScoredPair:
         """Add the sentence's weight w_s, and w = w_t · w_s, scaled and clipped as in training."""
         token_weights = torch.from_numpy(pair.token_weights)
-        weights = self.settings.scaled_and_clipped(token_weights * sentence_weight)
+        weights = self.settings.adjusted(token_weights * sentence_weight)
         return replace(pair, sentence_weight=sentence_weight, weights=weights.numpy())
 
     def sentence_weights(

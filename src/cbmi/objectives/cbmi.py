@@ -49,7 +49,7 @@ class Cbmi(Weighting):
         return frozenset({"lm"})
 
     def weighs_together(self) -> bool:
-        return self.shuffled or self.scale_sentence > 0
+        return self.shuffled == "batch" or self.scale_sentence > 0
 
     def token_weights(self, scores: TokenScores) -> Tensor:
         weights = packed_cbmi_weights(

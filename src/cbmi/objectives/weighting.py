@@ -1,33 +1,54 @@
-"""What all objectives that weight tokens have in common: scaling, clipping, shuffling."""
+"""What all objectives that weight tokens share: mirroring, scaling, clipping, shuffling."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any, Literal
+
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from cbmi.config import Bounds, Flag, PositiveFloat
 from cbmi.objectives.base import Objective, TokenScores
 
 
+def _whole_batch(value: Any) -> Any:
+    """true and false are short for "batch" and nothing."""
+    if isinstance(value, bool):
+        return "batch" if value else None
+    return value
+
+
+Among = Annotated[Literal["sentence", "batch"] | None, BeforeValidator(_whole_batch)]
+
+
 class Weighting(Objective):
     """An objective whose w is not 1 everywhere. Subclasses say how in `token_weights`."""
 
-    scale: PositiveFloat = 1.0  # every weight is multiplied by this
+    mirrored: Flag = False  # at 1: max(0, 2 - w) takes the place of w
+    scale: PositiveFloat = 1.0  # every weight is then multiplied by this
     clip: Bounds | None = None  # then clipped to [low, high]
-    shuffled: Flag = False  # then dealt out at random among the tokens of the mini-batch
+    shuffled: Among = None  # then dealt out at random among the tokens of the sentence or batch
 
     def weighs_together(self) -> bool:
-        return self.shuffled
+        return self.shuffled == "batch"
 
     def token_weights(self, scores: TokenScores) -> Tensor:
-        """w (tokens,) before scaling, clipping and shuffling."""
+        """w (tokens,) before mirroring, scaling, clipping and shuffling."""
         raise NotImplementedError
 
     def weights(self, scores: TokenScores) -> Tensor:
-        weights = self.scaled_and_clipped(self.token_weights(scores))
-        return shuffle(weights, scores) if self.shuffled else weights
+        weights = self.adjusted(self.token_weights(scores))
+        if self.shuffled == "batch":
+            return shuffle(weights, scores)
+        if self.shuffled == "sentence":
+            return shuffle_within_sentences(weights, scores)
+        return weights
 
-    def scaled_and_clipped(self, weights: Tensor) -> Tensor:
+    def adjusted(self, weights: Tensor) -> Tensor:
+        """Mirrored, scaled and clipped as the settings say."""
+        if self.mirrored:
+            weights = (2 - weights).clamp(min=0)
         if self.scale != 1:
             weights = weights * self.scale
         if self.clip is not None:
@@ -54,3 +75,10 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
     shuffled_weights = all_weights[all_keys.argsort()]
     rank_in_corpus_order = torch.searchsorted(all_places.sort().values, place)
     return shuffled_weights[rank_in_corpus_order].to(weights.dtype)
+
+
+def shuffle_within_sentences(weights: Tensor, scores: TokenScores) -> Tensor:
+    """The weights, detached, dealt out at random among the tokens of each sentence."""
+    # Sentences lie one after another: sorting these keys changes the order within them only.
+    keys = scores.sentence + scores.uniform("shuffle")
+    return weights.detach()[keys.argsort()]
