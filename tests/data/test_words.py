@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbmi.data.words import means, sums, words
+from cbmi.data.words import means, sums, word_boundaries, words
+from cbmi.objectives.base import words_of_tokens
 
 
 def texts(*pieces: str) -> list[str]:
@@ -72,3 +74,22 @@ def test_every_piece_belongs_to_one_word(pieces):
     positions = list(chain.from_iterable(word.pieces for word in joined))
     assert positions == list(range(len(pieces)))
     assert sum(sums(joined, [1] * len(pieces))) == pytest.approx(len(pieces))
+
+
+PIECES = ["▁", "▁Das", "haus", ".", "</s>", "漢", "▁漢", "字a", "ab", "▁x漢", "<0xC4>", "<s>"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1), min_size=1))
+def test_words_of_many_tokens_are_those_of_each_sentence(sentences):
+    """Without bytes, which `words` decodes first."""
+    sentences = [[piece for piece in one if piece != "<0xC4>"] or ["▁Das"] for one in sentences]
+    expected = []
+    number = 0
+    for sentence in sentences:
+        for word in words(sentence):
+            expected += [number] * len(word.pieces)
+            number += 1
+    flags = torch.from_numpy(word_boundaries(list(chain(*sentences))))
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    found = words_of_tokens(flags, torch.repeat_interleave(lengths))
+    assert found.tolist() == expected

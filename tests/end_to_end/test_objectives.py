@@ -30,6 +30,7 @@ COPY = {
 }
 SETTINGS = {"self-paced": {"samples": 2}}
 CONTROL = ("cbmi", {"shuffled": "batch"})
+VARIANT = {"unit": "word", "compare": "lengths"}
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,22 @@ def test_every_objective_learns_to_copy(started, key, settings):
         quantiles = [last[f"weight_q{q:02}"] for q in (5, 25, 50, 75, 95)]
         assert quantiles == sorted(quantiles)
         assert {"weight_mean", "weight_std", "zero_weights"} <= last.keys()
+
+
+@pytest.mark.parametrize("language_model", ["frozen", "cached"])
+def test_words_and_lengths(started, language_model):
+    """Trained, weighted, scored: the token weights of a word are equal."""
+    name = f"variant-{language_model}"
+    path = adapt(started, name, {"name": "cbmi", **VARIANT, "scale_token": 0.5}, 6)
+    train(read_config(path, [f"stages.0.language_model={language_model}"]))
+    assert cbmi("weights", started / name, "--objective", "cbmi").returncode == 0
+    pairs = [("ba da fa", "ba da fa"), ("ga ge", "ga ge"), ("ka ke", "ka le")]
+    scored = TrainedModel(started / name).score(pairs)
+    for pair in scored:
+        for word in pair.words:
+            weights = pair.token_weights[word.pieces.start : word.pieces.stop]
+            assert np.ptp(weights) < 1e-6
+    assert len({round(pair.sentence_weight, 4) for pair in scored}) > 1
 
 
 def test_fused_runs_translate_with_their_language_model(started):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cbmi.data.words import CLOSES, OPENS
 from cbmi.model.distribution import States
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.heads import head_for
@@ -35,6 +36,7 @@ class Batch:
     frequency: Tensor
     bmi: Tensor
     given: Tensor
+    boundaries: Tensor
 
     def rows(self, chosen: Tensor, lengths: tuple[int, ...]) -> Batch:
         """Some of its tokens, in another order; `lengths` of the sentences that they make up."""
@@ -64,7 +66,7 @@ class Batch:
     def scores(self, nmt: Tensor, mean: Tensor, ranks=None) -> TokenScores:
         lm = self.lm.log_probabilities(self.gold, chunk=4)
         names = ("mask", "sentence", "gold", "corpus_index", "samples", "frequency", "bmi", "given")
-        fields = {name: getattr(self, name) for name in names}
+        fields = {name: getattr(self, name) for name in (*names, "boundaries")}
         longest = max(self.lengths)
         more = {"ranks": ranks} if ranks else {}
         return TokenScores(
@@ -123,7 +125,16 @@ def batch(
         frequency=torch.randint(1, 40, (vocabulary,), generator=generator).double() / 7,
         bmi=normal(tokens).abs(),
         given=normal(tokens).abs(),
+        boundaries=boundaries(vocabulary),
     )
+
+
+def boundaries(vocabulary: int) -> Tensor:
+    """Every third piece opens a word; the end of sentence stands alone."""
+    flags = torch.zeros(vocabulary, dtype=torch.uint8)
+    flags[::3] = OPENS
+    flags[2] = OPENS | CLOSES
+    return flags
 
 
 class Exchange:

@@ -104,19 +104,48 @@ class Reference:
         p = torch.softmax(self.logits / temperature, dim=1)
         return self.ell + strength * temperature**2 * (q * (q.log() - p.log())).sum(1)
 
-    def cbmi(self, scale_token=0.1, scale_sentence=0.3):
+    def cbmi(self, scale_token=0.1, scale_sentence=0.3, unit="piece", compare="batch"):
         c = (self.nmt - self.lm).tolist()
         means = [sum(c[j] for j in s) / len(s) for s in self.sentences]
-        mean, std = sum(means) / len(means), math.sqrt(variance(means))
+        value = c if unit == "piece" else self.word_sums(c)
         weights = [0.0 for _ in self.tokens]
-        for sentence, s in zip(self.sentences, means, strict=True):
-            whole = max(0.0, scale_sentence * (s - mean) / std + 1) if std else 1.0
-            spread = math.sqrt(variance([c[j] for j in sentence]))
+        for b, sentence in enumerate(self.sentences):
+            compared = means if compare == "batch" else self.of_like_length(b, means)
+            mean, std = sum(compared) / len(compared), math.sqrt(variance(compared))
+            whole = max(0.0, scale_sentence * (means[b] - mean) / std + 1) if std > 1e-7 else 1.0
+            own = [value[j] for j in sentence]
+            middle, spread = sum(own) / len(own), math.sqrt(variance(own))
             for j in sentence:
                 weights[j] = whole * (
-                    max(0.0, scale_token * (c[j] - s) / spread + 1) if spread > 1e-12 else 1.0
+                    max(0.0, scale_token * (value[j] - middle) / spread + 1)
+                    if spread > 1e-12
+                    else 1.0
                 )
         return self.weighted(weights)
+
+    def word_sums(self, c):
+        """For each token the sum over its word; every third piece and the end begin one."""
+        sums = [0.0 for _ in self.tokens]
+        for sentence in self.sentences:
+            words = []
+            for j in sentence:
+                piece = int(self.batch.gold[j])
+                if not words or piece % 3 == 0 or piece == END:
+                    words.append([])
+                words[-1].append(j)
+            for word in words:
+                for j in word:
+                    sums[j] = sum(c[i] for i in word)
+        return sums
+
+    def of_like_length(self, b, means):
+        """The means of the sentences that sentence b is compared with: five, if there are."""
+        classes = [math.floor(2 * math.log2(len(s))) for s in self.sentences]
+        for reach in range(40):
+            close = [i for i, k in enumerate(classes) if abs(k - classes[b]) <= reach]
+            if len(close) >= 5 or len(close) == len(means):
+                return [means[i] for i in close]
+        raise AssertionError
 
     def prior(self, prior, strength=0.1, gold_only=False, interval=(-INFINITE, INFINITE)):
         log_q = {

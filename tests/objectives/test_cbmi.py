@@ -160,3 +160,44 @@ def test_bad_settings_are_refused():
             build({"name": "cbmi", **settings}, "stages.adapt")
     with pytest.raises(UserError, match="did you mean 'cbmi'"):
         build({"name": "cmbi"}, "stages.adapt")
+
+
+def test_the_pieces_of_a_word_have_one_weight():
+    """The sum over its pieces is what counts, so that a word in many pieces stands out."""
+    lm = torch.tensor([[-3.0, -3.0, -3.0, -3.0, -3.0]])
+    nmt = torch.tensor([[-2.0, -1.0, -1.0, -1.0, -2.0]])
+    mask = torch.ones(1, 5, dtype=torch.bool)
+    starts = torch.tensor([[True, True, False, False, True]])
+    (weights,) = cbmi_weights(nmt, lm, mask, scale_token=0.5, word_starts=starts)
+    values = np.array([1.0, 6.0, 6.0, 6.0, 1.0])
+    expected = np.maximum(0, 0.5 * (values - values.mean()) / values.std() + 1)
+    assert weights.tolist() == pytest.approx(expected.tolist())
+
+
+def test_lengths_are_compared_with_their_like():
+    """Long sentences have a higher mean: compared with their like, none of that is left."""
+    random = np.random.default_rng(0)
+    lengths = [4] * 40 + [60] * 40
+    nmt, lm, mask = ragged(lengths)
+    offset = torch.tensor(np.where(np.array(lengths) == 60, 5.0, 0.0))[:, None]
+    noise = torch.tensor(random.normal(size=(80, 1)))
+    whole = cbmi_weights(nmt + offset + noise, lm, mask, scale_token=0.0)[:, 0]
+    apart = cbmi_weights(nmt + offset + noise, lm, mask, scale_token=0.0, compare="lengths")[:, 0]
+    assert whole[40:].mean() - whole[:40].mean() > 0.3
+    assert float(apart[:40].mean()) == pytest.approx(1, abs=1e-9)
+    assert float(apart[40:].mean()) == pytest.approx(1, abs=1e-9)
+    assert apart[:40].std(correction=0) == pytest.approx(0.3, abs=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.3, 1e6])
+def test_equal_sentences_of_like_length_weigh_one(value):
+    lengths = [3, 3, 3, 4, 5, 6, 30, 33]
+    _, lm, mask = ragged(lengths)
+    same = torch.where(mask, value, 0.0)
+    weights = cbmi_weights(same, torch.zeros_like(lm), mask, compare="lengths")
+    assert torch.equal(weights[mask], torch.ones(sum(lengths), dtype=torch.float64))
+
+
+def test_the_public_codes_std_does_not_go_with_lengths():
+    with pytest.raises(UserError, match="cannot be combined with compare: lengths"):
+        build({"name": "cbmi", "std": "official", "compare": "lengths"}, "objective")

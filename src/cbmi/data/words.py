@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 WORD_START = "▁"
 CONTROL = frozenset({"<s>", "</s>", "<pad>"})
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -116,6 +118,38 @@ def _starts_word(text: str, before: Word) -> bool:
 def _plain(text: str) -> str:
     """The text of a piece: a leading "▁" only marks the word's start, one inside is a space."""
     return text.removeprefix(WORD_START).replace(WORD_START, " ")
+
+
+# What `word_boundaries` says of a piece.
+OPENS = 1  # a word begins with it
+CLOSES = 2  # a word ends with it
+UNSPACED_FIRST = 4  # its first character is of a script without spaces
+UNSPACED_LAST = 8  # its last one is
+SPACE_ALONE = 16  # "▁" of its own: it has only opened the word
+
+
+def word_boundaries(pieces: Sequence[str]) -> np.ndarray:
+    """(pieces,) uint8: what each piece says of the words around it, as a sum of the flags above.
+
+    With these, `word_starts` finds the words of `words` for many tokens at a time. (Bytes are not
+    decoded: they continue the word before them.)
+    """
+    flags = np.zeros(len(pieces), np.uint8)
+    for number, piece in enumerate(pieces):
+        text = _plain(piece)
+        if piece in CONTROL:
+            flags[number] = OPENS | CLOSES
+            continue
+        if piece.startswith(WORD_START):
+            flags[number] |= OPENS
+        if not text:
+            flags[number] |= SPACE_ALONE
+        elif not BYTE.fullmatch(piece):
+            if UNSPACED_SCRIPT.match(text[0]):
+                flags[number] |= UNSPACED_FIRST
+            if UNSPACED_SCRIPT.match(text[-1]):
+                flags[number] |= UNSPACED_LAST
+    return flags
 
 
 def looks_unspaced(lines: Sequence[str]) -> bool:

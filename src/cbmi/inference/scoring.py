@@ -29,8 +29,10 @@ from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
 from cbmi.model import Packed, pack_sentences, shift_right
 from cbmi.objectives import build
-from cbmi.objectives.cbmi import Cbmi, packed_cbmi_weights
+from cbmi.objectives.base import SINGLE_RANK, words_of_tokens
+from cbmi.objectives.cbmi import Cbmi, normalised_by_length, packed_cbmi_weights
 from cbmi.progress import bar
+from cbmi.training.stage_inputs import boundaries_of_words
 
 WINDOW = 10_000  # pairs read, sorted by length and scored at a time
 TOKENS_AT_A_TIME = {"cpu": 4000, "cuda": 32000}
@@ -130,6 +132,7 @@ def score_files(model: TrainedModel, files: Sequence[str], output: TextIO, spool
     """
     scorer = PairScorer(model)
     sentence_cbmi: list[float] = []
+    lengths: list[int] = []
     filled: list[bool] = []
     counts: Counter[str] = Counter()
     pairs = read_pairs(files, counts)
@@ -140,13 +143,14 @@ def score_files(model: TrainedModel, files: Sequence[str], output: TextIO, spool
         while window := list(islice(pairs, WINDOW)):
             for pair in scorer.score(window, progress.advance):
                 sentence_cbmi.append(pair.sentence_cbmi)
+                lengths.append(len(pair.tokens))
                 filled.append(pair.filled)
                 waiting.write(json.dumps(_unrounded(pair), ensure_ascii=False) + "\n")
     model.report_truncated()
     report_repaired(counts)
     if not sentence_cbmi:
         raise UserError(f"{' and '.join(files)}: there is nothing to score.")
-    sentence_weights = scorer.sentence_weights(sentence_cbmi, filled)
+    sentence_weights = scorer.sentence_weights(sentence_cbmi, lengths, filled)
     with open(spool, encoding="utf-8", newline="\n") as waiting:
         for line, weight in zip(waiting, sentence_weights, strict=True):
             scored = scorer.with_weights(ScoredPair.from_json(json.loads(line)), weight)
@@ -171,8 +175,9 @@ def score_pairs(
     scorer = PairScorer(model)
     scored = list(scorer.score(pairs, advance))
     sentence_cbmi = [pair.sentence_cbmi for pair in scored]
+    lengths = [len(pair.tokens) for pair in scored]
     filled = [pair.filled for pair in scored]
-    weights = scorer.sentence_weights(sentence_cbmi, filled)
+    weights = scorer.sentence_weights(sentence_cbmi, lengths, filled)
     return [scorer.with_weights(pair, weight) for pair, weight in zip(scored, weights, strict=True)]
 
 
@@ -250,8 +255,16 @@ class PairScorer:
             layout.sentences,
             self.settings,
             layout.longest,
+            word=self._words(target),
         )
         return weights.token
+
+    def _words(self, target: Packed) -> Tensor | None:
+        """(tokens,) each token's word, if token weights are those of words."""
+        if self.settings.unit == "piece":
+            return None
+        flags = boundaries_of_words(self.model.target, torch.device("cpu"))
+        return words_of_tokens(flags[target.ids.cpu()], target.layout.sentence.cpu())
 
     def with_weights(self, pair: ScoredPair, sentence_weight: float) -> ScoredPair:
         """Add the sentence's weight w_s, and w = w_t · w_s, scaled and clipped as in training."""
@@ -260,10 +273,20 @@ class PairScorer:
         return replace(pair, sentence_weight=sentence_weight, weights=weights.numpy())
 
     def sentence_weights(
-        self, sentence_cbmi: Sequence[float], filled: Sequence[bool]
+        self, sentence_cbmi: Sequence[float], lengths: Sequence[int], filled: Sequence[bool]
     ) -> list[float]:
-        """Pairs with an empty side get 1 and do not affect the others: training leaves them out."""
+        """`lengths`: target tokens of each pair.
+
+        Pairs with an empty side get 1 and do not affect the others: training leaves them out.
+        """
         values = torch.tensor(sentence_cbmi, dtype=torch.float64)
+        if self.settings.compare == "lengths":
+            counts = torch.tensor(lengths, dtype=torch.float64) * torch.tensor(filled)
+            normalised = normalised_by_length(values, values**2, counts, SINGLE_RANK)
+            compared: list[float] = (
+                (normalised * self.settings.scale_sentence + 1).clamp(0).tolist()
+            )
+            return compared
         each = torch.arange(len(values))
         # One "token" per sentence: its token weight is 1, the sentence weights are what is wanted.
         weights = packed_cbmi_weights(

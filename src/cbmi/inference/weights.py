@@ -37,6 +37,7 @@ from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.seeds import seed_for
 from cbmi.training.stage_inputs import (
     StageInputs,
+    boundaries_of_words,
     dropout_sample_count,
     frequency_of_pieces,
     values_of_tokens,
@@ -95,6 +96,7 @@ def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) ->
             frequency=frequency_of_pieces(
                 objective, [Statistics(one, sizes) for one in trained_on], model.device
             ),
+            boundaries=_boundaries(model) if "words" in needs else None,
         )
         token_values = values_of_tokens(objective, Statistics(corpus, sizes))
     weights = new_array(spool, np.dtype(np.float32), len(corpus.target.ids), 1.0)
@@ -105,6 +107,10 @@ def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) ->
             weights[places.cpu().numpy()] = values.float().cpu().numpy()
             progress.advance(len(places))
     return weights
+
+
+def _boundaries(model: TrainedModel) -> Tensor:
+    return boundaries_of_words(model.target, model.device)
 
 
 def mini_batches(model: TrainedModel, corpus: Corpus) -> Iterator[list[np.ndarray]]:
@@ -159,6 +165,7 @@ def _weights_of_batch(
                 mean=found.mean,
                 lm=found.lm,
                 frequency=inputs.frequency,
+                boundaries=inputs.boundaries,
                 samples=samples,
             )
         )

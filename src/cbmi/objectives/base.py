@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cbmi.config import Settings
+from cbmi.data.words import CLOSES, OPENS, SPACE_ALONE, UNSPACED_FIRST, UNSPACED_LAST
 from cbmi.model.distribution import Distributions
 from cbmi.model.fusion import FusionKind
 
@@ -27,7 +28,7 @@ CBMI_PAPER = (
     "for neural machine translation"
 )
 
-Need = Literal["lm", "teacher", "distribution", "samples", "frequency", "bmi", "weights"]
+Need = Literal["lm", "teacher", "distribution", "samples", "frequency", "words", "bmi", "weights"]
 
 # What an objective may need, in the words in which a user is told.
 NEEDS: dict[str, str] = {
@@ -36,6 +37,7 @@ NEEDS: dict[str, str] = {
     "distribution": "whole distributions over the vocabulary",
     "samples": "predictions under several dropout masks",
     "frequency": "frequencies of the target pieces",
+    "words": "which pieces begin a word",
     "bmi": "bilingual mutual information of the corpus",
     "weights": "a file of weights",
 }
@@ -89,6 +91,7 @@ class TokenScores:
     seed: int | Tensor = 0  # of what is drawn at random in this step
     samples: Tensor | None = None  # (dropout masks, tokens) log p(y_j | y_<j, x)
     frequency: Tensor | None = None  # (vocabulary,) of each piece, relative to the median piece
+    boundaries: Tensor | None = None  # (vocabulary,) flags of `cbmi.data.words.word_boundaries`
     bmi: Tensor | None = None  # (tokens,) bilingual mutual information with the source
     given: Tensor | None = None  # (tokens,) values from a file of weights
 
@@ -105,12 +108,32 @@ class TokenScores:
         sums = values.new_zeros(*values.shape[:-1], self.sentences)
         return sums.index_add_(-1, self.sentence, torch.where(self.mask, values, 0))
 
+    def word(self) -> Tensor:
+        """(tokens,) index of each token's word."""
+        return words_of_tokens(required(self.boundaries, "words")[self.gold], self.sentence)
+
     def uniform(self, purpose: str) -> Tensor:
         """(tokens,) random numbers in [0, 1).
 
         They are a function of step, place and purpose, hence the same on any number of ranks.
         """
         return hashed(self.corpus_index, self.seed + zlib.crc32(purpose.encode()))
+
+
+def words_of_tokens(flags: Tensor, sentence: Tensor) -> Tensor:
+    """(tokens,) index of each token's word; a word ends with its sentence at the latest.
+
+    flags (tokens,): those of `cbmi.data.words.word_boundaries`; sentence (tokens,).
+    """
+    flags = flags.int()
+    before = flags.roll(1)
+    unspaced = ((flags & UNSPACED_FIRST) | (before & UNSPACED_LAST)) > 0
+    starts = ((flags & OPENS) | (before & CLOSES)) > 0
+    starts |= unspaced & ((before & SPACE_ALONE) == 0)
+    starts |= sentence != sentence.roll(1)
+    # The last token does not come before the first.
+    starts = torch.cat([torch.ones_like(starts[:1]), starts[1:]])
+    return starts.cumsum(0) - 1
 
 
 def required(values: Tensor | None, need: Need) -> Tensor:

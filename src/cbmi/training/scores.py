@@ -18,6 +18,7 @@ def token_scores(
     mean: Tensor,
     lm: Tensor | None,
     frequency: Tensor | None = None,
+    boundaries: Tensor | None = None,
     samples: Tensor | None = None,
     ranks: Ranks = SINGLE_RANK,
 ) -> TokenScores:
@@ -37,6 +38,7 @@ def token_scores(
         seed=micro_batch.objective_seed,
         samples=samples,
         frequency=frequency,
+        boundaries=boundaries,
         bmi=micro_batch.token_values.get("bmi"),
         given=micro_batch.token_values.get("given"),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cbmi.config import StageSettings
 from cbmi.data.corpus import Corpus
@@ -25,7 +26,12 @@ from cbmi.training.graph import EagerSteps, GraphSteps
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import Meter
 from cbmi.training.schedule import Place, learning_rate
-from cbmi.training.stage_inputs import StageInputs, frequency_of_pieces, values_of_tokens
+from cbmi.training.stage_inputs import (
+    StageInputs,
+    boundaries_of_words,
+    frequency_of_pieces,
+    values_of_tokens,
+)
 from cbmi.training.step import Stepper
 from cbmi.training.work import Throughput, matrix_rate, passes
 
@@ -162,7 +168,14 @@ def _stage_inputs(
         frozen=live.language_model if stage.language_model == "frozen" else None,
         teacher=live.teacher(stage) if "teacher" in objective.needs() else None,
         frequency=frequency_of_pieces(objective, statistics, live.world.device),
+        boundaries=_boundaries(live, objective),
     )
+
+
+def _boundaries(live: LiveRun, objective: Objective) -> Tensor | None:
+    if "words" not in objective.needs():
+        return None
+    return boundaries_of_words(live.run.vocabularies()[1], live.world.device)
 
 
 def _segmentations(

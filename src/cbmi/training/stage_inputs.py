@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from cbmi.data.statistics import Statistics, relative_frequency
+from cbmi.data.vocabulary import Vocabulary
+from cbmi.data.words import word_boundaries
 from cbmi.model import LanguageModel, Translator
 from cbmi.objectives import Objective
 
@@ -20,6 +22,7 @@ class StageInputs:
     frozen: LanguageModel | None = None  # where it only scores
     teacher: Translator | None = None
     frequency: Tensor | None = None  # (target vocabulary,)
+    boundaries: Tensor | None = None  # (target vocabulary,) of words
 
 
 class SamplesDropout(Protocol):
@@ -57,6 +60,11 @@ def frequency_of_pieces(
     counts = np.sum([one.counts() for one in statistics], axis=0)
     frequency = relative_frequency(counts)
     return torch.tensor(frequency, dtype=torch.float32, device=device)
+
+
+def boundaries_of_words(target: Vocabulary, device: torch.device) -> Tensor:
+    """(target vocabulary,): what each piece says of the words around it."""
+    return torch.from_numpy(word_boundaries(target.pieces(range(len(target))))).to(device)
 
 
 def values_of_tokens(objective: Objective, statistics: Statistics) -> dict[str, np.ndarray]:

@@ -202,6 +202,7 @@ class Stepper:
             mean=output.mean_log_p,
             lm=lm_score.log_p,
             frequency=self.stage_inputs.frequency,
+            boundaries=self.stage_inputs.boundaries,
             samples=samples,
             ranks=self.world,
         )
