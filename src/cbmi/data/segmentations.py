@@ -54,7 +54,7 @@ class WordSampler:
 
         `block`: the number of the block, which the draws depend on.
         """
-        words_of_line = [[word for word in line.split(" ") if word] for line in lines]
+        words_of_line = [_words(line) for line in lines]
         words = list(chain.from_iterable(words_of_line))
         number_of = {word: number for number, word in enumerate(dict.fromkeys(words))}
         occurrences = np.fromiter((number_of[word] for word in words), np.int64, len(words))
@@ -81,6 +81,11 @@ class WordSampler:
         parts = (self.settings.seed, self.side, block)
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
+
+
+def _words(line: str) -> list[str]:
+    """What stands between spaces; runs of spaces count as one, as for sentencepiece."""
+    return [word for word in line.split(" ") if word]
 
 
 def _dealt_out(drawn: SampledWords, random: np.random.Generator) -> np.ndarray:
@@ -163,7 +168,9 @@ def sample_segmentations(
                     kept = without_long_lines(lines, longest, PackedLines(plain.ids, plain.lengths))
                     writer.add_packed(kept.ids, kept.lengths)
             progress.advance(len(pairs) * settings.samples)
-        tokens = {name: [writer.tokens for writer in writers[name]] for name in sampled}
+        tokens = {}
+        for name in sampled:
+            tokens[name] = [writer.tokens for writer in writers[name]]
         meta = {"settings": settings.model_dump(mode="json"), "tokens": tokens}
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
     say(f"Sampled {settings.samples} segmentations of {len(corpus):,} pairs: {folder}")
