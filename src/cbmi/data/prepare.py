@@ -61,6 +61,7 @@ def prepare_corpora(data: DataSettings, folder: Path) -> None:
     if data.segmentations and not segmentations_folder.exists():
         sample_segmentations(
             Corpus(train_folder),
+            data.train,
             (source, target),
             segmentations_folder,
             data.segmentations,

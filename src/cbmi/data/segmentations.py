@@ -135,6 +135,7 @@ def without_long_lines(lines: PackedLines, longest: int, plain: PackedLines) -> 
 
 def sample_segmentations(
     corpus: Corpus,
+    files: tuple[str, ...],
     vocabularies: tuple[Vocabulary, Vocabulary],
     folder: Path,
     settings: SegmentationSettings,
@@ -142,6 +143,7 @@ def sample_segmentations(
 ) -> None:
     """Sample the segmentations of the pairs of a prepared corpus into `folder`.
 
+    `files`: its text. `vocabularies`: of the source and of the target.
     A line that would have over `longest` pieces keeps its plain segmentation.
     """
     sides = {"source": corpus.source, "target": corpus.target}
@@ -159,7 +161,7 @@ def sample_segmentations(
         for name, vocabulary in zip(sides, vocabularies, strict=True):
             samplers[name] = WordSampler(vocabulary, settings, name)
         progress = stack.enter_context(bar("Sampling segmentations", total, "pairs"))
-        for block, (pairs, texts) in enumerate(_blocks(corpus)):
+        for block, (pairs, texts) in enumerate(_blocks(corpus, files)):
             for name in sampled:
                 index = 0 if name == "source" else 1
                 plain = sides[name].select(pairs)
@@ -176,10 +178,12 @@ def sample_segmentations(
     say(f"Sampled {settings.samples} segmentations of {len(corpus):,} pairs: {folder}")
 
 
-def _blocks(corpus: Corpus) -> Iterator[tuple[np.ndarray, list[tuple[str, str]]]]:
+def _blocks(
+    corpus: Corpus, files: tuple[str, ...]
+) -> Iterator[tuple[np.ndarray, list[tuple[str, str]]]]:
     """Numbers and text of the corpus's pairs, block by block."""
     first = 0
-    text = enumerate(read_pairs(corpus.meta.files, Counter()))
+    text = enumerate(read_pairs(files, Counter()))
     remaining = iter(corpus.lines.tolist())
     wanted = next(remaining, None)
     block: list[tuple[str, str]] = []
