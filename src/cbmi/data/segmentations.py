@@ -159,7 +159,8 @@ def sample_segmentations(
                 writers[name].append(stack.enter_context(writer))
         samplers = {}
         for name, vocabulary in zip(sides, vocabularies, strict=True):
-            samplers[name] = WordSampler(vocabulary, settings, name)
+            if name in sampled:
+                samplers[name] = WordSampler(vocabulary, settings, name)
         progress = stack.enter_context(bar("Sampling segmentations", total, "pairs"))
         for block, (pairs, texts) in enumerate(_blocks(corpus, files)):
             for name in sampled:

@@ -197,6 +197,9 @@ class PairScorer:
         self.model = model
         self.language_model = model.language_model()
         self.settings = _cbmi_settings(model)
+        self.boundaries: Tensor | None = None  # (vocabulary,) where token weights are of words
+        if self.settings.unit == "word":
+            self.boundaries = boundaries_of_words(model.target, torch.device("cpu"))
 
     def score(
         self, pairs: Sequence[Pair], advance: Advance = ignore_progress
@@ -261,10 +264,9 @@ class PairScorer:
 
     def _words(self, target: Packed) -> Tensor | None:
         """(tokens,) each token's word, if token weights are those of words."""
-        if self.settings.unit == "piece":
+        if self.boundaries is None:
             return None
-        flags = boundaries_of_words(self.model.target, torch.device("cpu"))
-        return words_of_tokens(flags[target.ids.cpu()], target.layout.sentence.cpu())
+        return words_of_tokens(self.boundaries[target.ids.cpu()], target.layout.sentence.cpu())
 
     def with_weights(self, pair: ScoredPair, sentence_weight: float) -> ScoredPair:
         """Add the sentence's weight w_s, and w = w_t · w_s, scaled and clipped as in training."""
