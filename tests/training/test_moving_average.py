@@ -8,9 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tasks import cbmi, tiny_live_run, two_ranks, without_dropout, write_run, write_task
+from tasks import (
+    PIECES,
+    cbmi,
+    random_corpus,
+    tiny_live_run,
+    two_ranks,
+    without_dropout,
+    write_run,
+    write_task,
+)
 
+from cbmi.data.statistics import Statistics
+from cbmi.objectives import build
 from cbmi.training.moving_average import MovingAverage
+from cbmi.training.trainer import Trainer
 
 STAGES = [
     {"name": "pretrain", "objective": "ce", "language_model": "train", "steps": 6},
@@ -31,7 +43,8 @@ def test_it_follows_the_formula():
         average.update()
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * network.weight.detach().double()
-    assert torch.allclose(average.weights["weight"].double(), expected, atol=1e-5)
+        # At every step: an old average has forgotten its warm-up.
+        assert torch.allclose(average.weights["weight"].double(), expected, atol=1e-5)
     assert average.updates == 199
 
 
@@ -80,6 +93,26 @@ def test_a_language_model_that_is_frozen_has_the_averaged_weights(tmp_path):
         live.language_model.embedding.weight.add_(1.0)
     live.set_language_model_mode(frozen)
     assert torch.equal(live.language_model.embedding.weight, averaged)
+
+
+def test_validation_sees_the_averaged_weights(tmp_path):
+    stages = [{"name": "ce", "steps": 4}]
+    live = tiny_live_run(tmp_path, ema=0.9, stages=stages, batch={"tokens": 60})
+    live.run.path.mkdir()
+    seen = {}
+
+    class Recorder:
+        def validate(self, translator, *others):
+            for name, parameter in translator.named_parameters():
+                seen[name] = parameter.detach().clone()
+            return {"valid_loss": 1.0, "valid_ppl": 2.7, "valid_bleu": 1.0}
+
+    statistics = [Statistics(random_corpus(tmp_path), (PIECES, PIECES))]
+    Trainer(live, [build({"name": "ce"}, "")], statistics, Recorder()).train()
+    assert live.state.step == 4
+    for name, weight in live.translator.average.weights.items():
+        assert torch.equal(seen[name], weight)
+    assert not torch.equal(seen["source_embedding.weight"], live.translator.network.output_weight)
 
 
 @pytest.fixture(scope="module")
