@@ -100,7 +100,7 @@ def prepare(
 
 
 def evaluate(
-    references: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
     systems: Mapping[str, Sequence[str]],
     *,
     bootstrap: int = 1000,
@@ -112,6 +112,7 @@ def evaluate(
 ) -> EvaluationReport:
     """Score the lines of each system (name → lines) against the references: BLEU, chrF, TER.
 
+    `references` are lines; several references of every line are several such sequences.
     With `bootstrap` resamples, every score gets a confidence interval, and later systems are tested
     against the first. `language` decides how text without spaces is split. `multi_bleu` adds
     tokenised BLEU; `tokenize` names the language of the Moses tokenizer, `split_compounds` splits

@@ -110,7 +110,12 @@ def evaluate(
     systems: Annotated[
         list[str], typer.Argument(metavar="SYSTEM...", help="Translations, one per line.")
     ],
-    reference: Annotated[str, typer.Option(metavar="REF", help="The reference translation.")],
+    reference: Annotated[
+        list[str],
+        typer.Option(
+            metavar="REF", help="The reference translation; give several for several references."
+        ),
+    ],
     language: Annotated[
         str | None,
         typer.Option(
@@ -142,12 +147,14 @@ def evaluate(
     if len(set(systems)) < len(systems):
         raise UserError("evaluate: the same system is given twice.")
     counts: Counter[str] = Counter()
-    references = list(read_lines(reference, counts))
+    if len(set(reference)) < len(reference):
+        raise UserError("evaluate: the same reference is given twice.")
+    references = [list(read_lines(file, counts)) for file in reference]
     texts = {system: list(read_lines(system, counts)) for system in systems}
     report_repaired(counts)
-    if language is None and looks_unspaced(references):
+    if language is None and looks_unspaced(references[0]):
         say(
-            f"{reference}: this looks like text without spaces; --language zh (or ja, th, …) "
+            f"{reference[0]}: this looks like text without spaces; --language zh (or ja, th, …) "
             "splits it into characters."
         )
     report = cbmi.evaluate(
@@ -160,7 +167,8 @@ def evaluate(
         split_compounds=split_compounds,
     )
     if json:
-        record = {"reference": reference, **report.to_json()}
+        files = reference[0] if len(reference) == 1 else reference
+        record = {"reference": files, **report.to_json()}
         print(json_format.dumps(record, indent=1, ensure_ascii=False))
     else:
         print(render(report))

@@ -81,7 +81,7 @@ class _Scores(NamedTuple):
 
 
 def evaluate(
-    references: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
     systems: Mapping[str, Sequence[str]],
     *,
     bootstrap: int = 1000,
@@ -93,15 +93,18 @@ def evaluate(
 ) -> EvaluationReport:
     """Score every system (name → output lines) against `references`, one reference per line.
 
+    Several references of each line are several sequences of lines.
     `bootstrap` resamples give each score an interval and test each later system against the first;
     0 does neither. `language` decides how BLEU and TER split text: into characters if it is written
     without spaces. `multi_bleu` adds tokenised BLEU, for which `tokenize` names the language of the
     Moses tokenizer (None: the lines are tokenised already) and `split_compounds` splits at hyphens.
     """
     _check_settings(bootstrap, seed, multi_bleu, tokenize, split_compounds)
-    _check_lines(references, systems)
+    several = reference_sets(references)
+    for one in several:
+        _check_lines(one, systems)
     with _sacrebleu_seed(seed):
-        metrics = _metrics(references, language)
+        metrics = _metrics(several, language)
         if bootstrap and len(systems) > 1:
             scores = _paired_scores(metrics, systems, bootstrap)
         else:
@@ -111,10 +114,25 @@ def evaluate(
     for name, lines in systems.items():
         tokenised = None
         if multi_bleu:
-            tokenised = moses.multi_bleu(lines, references, split_compounds, tokenize)
+            tokenised = moses.multi_bleu(
+                lines, *several, split_compounds=split_compounds, language=tokenize
+            )
             signatures["multi-BLEU"] = tokenised.signature  # the same for every system
         rows.append(SystemScores(name, scores.by_system[name], tokenised))
-    return EvaluationReport(rows, signatures, len(references), bootstrap, seed)
+    return EvaluationReport(rows, signatures, len(several[0]), bootstrap, seed)
+
+
+def reference_sets(references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+    """One or several references of every line, as lists of lines."""
+    if isinstance(references, str):
+        raise TypeError("references should be a list of lines, or several such lists")
+    plain = [one for one in references if isinstance(one, str)]
+    if len(plain) == len(references):
+        return [plain]
+    sets = [list(one) for one in references if not isinstance(one, str)]
+    if plain:
+        raise TypeError("references should be a list of lines, or several such lists, not both")
+    return sets
 
 
 def bleu_tokenizer(language: str) -> str:
@@ -201,9 +219,9 @@ def _tested(result: Any, baseline: Any) -> MetricScore:
     return MetricScore(score, mean, interval, difference, p_value)
 
 
-def _metrics(references: Sequence[str], language: str) -> dict[str, Any]:
+def _metrics(references: list[list[str]], language: str) -> dict[str, Any]:
     """sacrebleu's metrics by the names of their scores; they analyse the references once."""
-    given = [list(references)]
+    given = references
     return {
         "BLEU": _bleu(bleu_tokenizer(language), references=given),
         "chrF2": sacrebleu_metrics().CHRF(references=given),

@@ -7,14 +7,26 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cbmi.errors import UserError, import_extra
 
 ORDERS = (1, 2, 3, 4)
 
-# (hypothesis tokens, reference tokens)
-TokenPair = tuple[list[bytes], list[bytes]]
+Tokens = list[bytes]
+
+
+class Segment(NamedTuple):
+    """One hypothesis, with the references that it is compared with."""
+
+    hypothesis: Tokens
+    references: list[Tokens]
+
+    def reference_length(self) -> int:
+        """That of the reference whose length is closest; of two, the shorter."""
+        own = len(self.hypothesis)
+        lengths = [len(reference) for reference in self.references]
+        return min(lengths, key=lambda length: (abs(length - own), length))
 
 
 @dataclass(frozen=True)
@@ -52,29 +64,30 @@ class MultiBleu:
 def multi_bleu(
     hypotheses: Sequence[str],
     references: Sequence[str],
+    *more_references: Sequence[str],
     split_compounds: bool = False,
     language: str | None = None,
 ) -> MultiBleu:
-    """Tokenised, case-sensitive, unsmoothed BLEU of `hypotheses` against one reference each.
+    """Tokenised, case-sensitive, unsmoothed BLEU of `hypotheses` against one or more references.
 
     The lines are taken as they are, tokens separated by ASCII whitespace. If `language` is given,
     both sides first go through the Moses tokenizer of that language. `split_compounds` splits
     hyphenated words on both sides, as published English-German figures often do.
     """
-    if len(hypotheses) != len(references):
-        raise UserError(
-            f"There are {len(hypotheses)} hypotheses but {len(references)} references; "
-            "give one reference line for every hypothesis line."
-        )
+    texts = [hypotheses, references, *more_references]
+    for text in texts[1:]:
+        if len(text) != len(hypotheses):
+            raise UserError(
+                f"There are {len(hypotheses)} hypotheses but {len(text)} references; "
+                "give one reference line for every hypothesis line."
+            )
     if language is not None:
-        hypotheses = tokenize(hypotheses, language)
-        references = tokenize(references, language)
-    pairs = []
-    for hypothesis, reference in zip(hypotheses, references, strict=True):
-        hypothesis_tokens = _tokens(hypothesis, split_compounds)
-        reference_tokens = _tokens(reference, split_compounds)
-        pairs.append((hypothesis_tokens, reference_tokens))
-    return _score(pairs, signature(split_compounds, language))
+        texts = [tokenize(text, language) for text in texts]
+    segments = []
+    for lines in zip(*texts, strict=True):
+        hypothesis, *others = [_tokens(line, split_compounds) for line in lines]
+        segments.append(Segment(hypothesis, others))
+    return _score(segments, signature(split_compounds, language, len(texts) - 1))
 
 
 def check_language(language: str, where: str) -> None:
@@ -96,14 +109,15 @@ def tokenize(lines: Sequence[str], language: str) -> list[str]:
     return [tokenizer.tokenize(line, return_str=True, escape=False) for line in lines]
 
 
-def signature(split_compounds: bool, language: str | None) -> str:
+def signature(split_compounds: bool, language: str | None, references: int = 1) -> str:
     """What must be known to repeat the figure, in the style of sacrebleu's signatures."""
     tokens = "given" if language is None else f"moses-{language}"
     split = "compounds" if split_compounds else "none"
-    return f"multi-bleu|case:mixed|tok:{tokens}|split:{split}"
+    several = f"nrefs:{references}|" if references > 1 else ""
+    return f"multi-bleu|{several}case:mixed|tok:{tokens}|split:{split}"
 
 
-def _tokens(line: str, split_compounds: bool) -> list[bytes]:
+def _tokens(line: str, split_compounds: bool) -> Tokens:
     """The tokens of `line`, as bytes.
 
     The Perl scripts read bytes: to them a no-break space is not a space, and a multi-byte letter is
@@ -115,11 +129,11 @@ def _tokens(line: str, split_compounds: bool) -> list[bytes]:
     return encoded.split()
 
 
-def _score(pairs: Sequence[TokenPair], signature: str) -> MultiBleu:
+def _score(segments: Sequence[Segment], signature: str) -> MultiBleu:
     """BLEU = brevity penalty · geometric mean of the precisions; 0 if one of them is 0."""
-    hypothesis_length = sum(len(hypothesis) for hypothesis, _ in pairs)
-    reference_length = sum(len(reference) for _, reference in pairs)
-    precisions = [_precision(pairs, order) for order in ORDERS]
+    hypothesis_length = sum(len(segment.hypothesis) for segment in segments)
+    reference_length = sum(segment.reference_length() for segment in segments)
+    precisions = [_precision(segments, order) for order in ORDERS]
     penalty = _brevity_penalty(hypothesis_length, reference_length)
     score = 0.0
     if all(precisions):
@@ -135,20 +149,23 @@ def _score(pairs: Sequence[TokenPair], signature: str) -> MultiBleu:
     )
 
 
-def _precision(pairs: Sequence[TokenPair], order: int) -> float:
+def _precision(segments: Sequence[Segment], order: int) -> float:
     """The share of the hypotheses' n-grams of this order that occur in their references."""
     matches = 0
     total = 0
-    for hypothesis, reference in pairs:
-        found = _ngrams(hypothesis, order)
+    for segment in segments:
+        found = _ngrams(segment.hypothesis, order)
+        wanted: Counter[tuple[bytes, ...]] = Counter()
+        for reference in segment.references:
+            wanted |= _ngrams(reference, order)  # the largest count of any reference
         # `&` takes the smaller count of each n-gram: this is the clipping of BLEU.
-        clipped = found & _ngrams(reference, order)
+        clipped = found & wanted
         matches += clipped.total()
         total += found.total()
     return matches / total if total else 0.0
 
 
-def _ngrams(tokens: list[bytes], order: int) -> Counter[tuple[bytes, ...]]:
+def _ngrams(tokens: Tokens, order: int) -> Counter[tuple[bytes, ...]]:
     """How often each n-gram of this order occurs in `tokens`."""
     starts = range(len(tokens) - order + 1)
     return Counter(tuple(tokens[start : start + order]) for start in starts)
