@@ -234,6 +234,10 @@ class StageSettings(Settings):
     steps: PositiveInt
     # Adam's state and the schedule start again; makes no difference in the first stage.
     restart_optimizer: Flag = True
+    # Steps are made of groups of sentences of like length, each of at most so many tokens on either
+    # side with its padding, as fairseq makes batches. None: 4096 if the objective compares groups,
+    # else of sentences of any length.
+    groups: PositiveInt | None = None
 
     @field_validator("language_model", mode="before")
     @classmethod
@@ -352,8 +356,13 @@ class RunSettings(Settings):
 
     def objective(self, name: str) -> dict[str, Any]:
         """What the last stage with this objective says of it; its name alone if there is none."""
-        chosen = [stage.objective for stage in self.stages if stage.objective["name"] == name]
-        return dict(chosen[-1]) if chosen else {"name": name}
+        stage = self.last_stage_with(name)
+        return dict(stage.objective) if stage else {"name": name}
+
+    def last_stage_with(self, objective: str) -> StageSettings | None:
+        """The last stage with the objective of this name, if there is one."""
+        chosen = [stage for stage in self.stages if stage.objective["name"] == objective]
+        return chosen[-1] if chosen else None
 
     def plain(self) -> dict[str, Any]:
         """The resolved settings as plain YAML types."""

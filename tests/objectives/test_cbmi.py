@@ -18,17 +18,21 @@ from cbmi.objectives.cbmi import Cbmi, packed_cbmi_weights
 
 def reference(nmt, lm, lengths, scale_token=0.1, scale_sentence=0.3, padded=None):
     """The weights of each sentence, by loops; `padded`: what the public code divides by."""
-    values = [np.array(nmt[b][:n]) - np.array(lm[b][:n]) for b, n in enumerate(lengths)]
+    floor = 1e-9 if padded else 0.0
+    equal = 0.0 if padded else 1.0  # the weight of equal values
+    values = []
+    for b, n in enumerate(lengths):
+        p_lm = np.exp(lm[b][:n]) + floor
+        values.append(np.log(np.exp(nmt[b][:n]) / p_lm))
     means = [sum(c) / len(c) for c in values]
     mean = sum(means) / len(means)
     std = math.sqrt(sum((s - mean) ** 2 for s in means) / (padded or len(means)))
     weights = []
     for c, s in zip(values, means, strict=True):
         spread = math.sqrt(sum((x - s) ** 2 for x in c) / (padded or len(c)))
-        w_s = max(0.0, scale_sentence * (s - mean) / std + 1) if std > 0 else 1.0
-        weights.append(
-            [w_s * (max(0.0, scale_token * (x - s) / spread + 1) if spread > 0 else 1.0) for x in c]
-        )
+        w_s = max(0.0, scale_sentence * (s - mean) / std + 1) if std > 0 else equal
+        w_t = [max(0.0, scale_token * (x - s) / spread + 1) if spread > 0 else equal for x in c]
+        weights.append([w_s * w for w in w_t])
     return weights
 
 
@@ -70,11 +74,12 @@ def test_large_scales_cut_at_zero_and_both_scales_zero_is_cross_entropy():
 
 @pytest.mark.parametrize("value", [0.1, -3.7, 0.0, 1e-3, 123.456])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_values_give_weight_one(value, dtype):
+def test_equal_values_give_weight_one_but_zero_in_the_public_code(value, dtype):
     mask = torch.arange(7) < torch.tensor([[7], [3], [1], [6]])
     nmt = torch.full((4, 7), value, dtype=dtype)
-    for std in ("population", "official"):
-        assert (cbmi_weights(nmt, torch.full_like(nmt, -0.3), mask, std=std)[mask] == 1).all()
+    lm = torch.full_like(nmt, -0.3)
+    assert (cbmi_weights(nmt, lm, mask)[mask] == 1).all()
+    assert (cbmi_weights(nmt, lm, mask, std="official")[mask] == 0).all()
 
 
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -152,6 +157,12 @@ def test_two_ranks_with_half_the_sentences_each_give_the_weights_of_one(std):
         )
 
     assert torch.allclose(torch.cat(on_two_ranks(half)), settings.weights(whole))
+
+
+def test_the_public_codes_zeros_are_those_of_the_whole_step():
+    """A sentence that is alone in its micro-batch differs from those in the others."""
+    assert Cbmi(std="official", scale_sentence=0.0).weighs_together()
+    assert not Cbmi(scale_sentence=0.0).weighs_together()
 
 
 def test_bad_settings_are_refused():

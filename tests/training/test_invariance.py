@@ -91,6 +91,16 @@ def test_a_run_of_two_ranks_is_resumed_with_one(task):
     assert_same_course(moved, whole)
 
 
+def test_two_ranks_follow_one_in_steps_of_groups(task):
+    """A group's statistics are those of its sentences on all ranks."""
+    objective = {"name": "cbmi", "preset": "public"}
+    stages = [TWO_STAGES[0], {"name": "adapt", "objective": objective, "steps": 6, "groups": 60}]
+    one = train(task, "one-groups", stages=stages, **batch(240))
+    two = train(task, "two-groups", ranks=2, stages=stages, **batch(120))
+    assert_same_course(one, two)
+    assert figures(one, "weight_std") == pytest.approx(figures(two, "weight_std"), abs=1e-4)
+
+
 def test_more_ranks_than_sentences(task):
     """A step of one sentence: one rank computes it, the other only keeps in step."""
     one = train(task, "one-single", stages=JOINT, **batch(2))

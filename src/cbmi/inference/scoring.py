@@ -3,7 +3,7 @@
 Weights are those that the pairs would get in training if the whole file were one mini-batch. Token
 weights come from the sentence alone. Sentence weights come from the mean and spread of sentence
 CBMI over the file, without pairs that have an empty side. They are always those of `std:
-population`, never shuffled.
+population`, never shuffled, and `compare: groups` is taken for `lengths`: a file has no groups.
 """
 
 from __future__ import annotations
@@ -310,7 +310,8 @@ def _cbmi_settings(model: TrainedModel) -> Cbmi:
     objective = build(model.config.objective("cbmi"), str(model.run.config_file))
     assert isinstance(objective, Cbmi)
     # "official" depends on the padded length of a mini-batch, and a file has none.
-    return objective.model_copy(update={"std": "population"})
+    compare = "lengths" if objective.compare == "groups" else objective.compare
+    return objective.model_copy(update={"std": "population", "compare": compare})
 
 
 def packed_batches(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -29,10 +29,10 @@ from cbmi.training import checkpoint as store
 from cbmi.training.batching.micro_batch import (
     MicroBatch,
     StepInfo,
-    TokenValues,
     make_micro_batch,
 )
 from cbmi.training.batching.plan import EpochPlan, split
+from cbmi.training.checks import PUBLIC_GROUPS, check_groups
 from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.seeds import seed_for
 from cbmi.training.stage_inputs import (
@@ -87,6 +87,11 @@ def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) ->
             raise UserError(
                 f"objective '{name}' needs {NEEDS[need]}, which exists only in training."
             )
+    stage = model.config.last_stage_with(name)
+    groups = stage.groups if stage else None
+    if groups is None and "groups" in needs:
+        groups = PUBLIC_GROUPS
+    check_groups(groups, store.read_state(model.folder).step_tokens, f"objective '{name}'")
     with model.run.lock():
         corpus = open_corpus(model.run.path, "train")
         sizes = (len(model.source), len(model.target))
@@ -101,8 +106,11 @@ def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) ->
         token_values = values_of_tokens(objective, Statistics(corpus, sizes))
     weights = new_array(spool, np.dtype(np.float32), len(corpus.target.ids), 1.0)
     with bar("Weighting", len(weights), "tokens") as progress:
-        for number, shares in enumerate(mini_batches(model, corpus)):
-            micro_batches = _micro_batches(model, corpus, token_values, number, shares)
+        for parts in mini_batches(model, corpus, groups):
+            micro_batches = [
+                make_micro_batch(corpus, part.pairs, part.info, token_values, model.device)
+                for part in parts
+            ]
             places, values = _weights_of_batch(model, objective, inputs, micro_batches)
             weights[places.cpu().numpy()] = values.float().cpu().numpy()
             progress.advance(len(places))
@@ -113,32 +121,35 @@ def _boundaries(model: TrainedModel) -> Tensor:
     return boundaries_of_words(model.target, model.device)
 
 
-def mini_batches(model: TrainedModel, corpus: Corpus) -> Iterator[list[np.ndarray]]:
-    """The mini-batches of the run's first epoch, each in shares that are scored at a time."""
-    step_tokens = store.read_state(model.folder).step_tokens
-    shares = -(-step_tokens // model.config.batch.tokens)
-    plan = EpochPlan(corpus.lengths(), step_tokens, model.config.seed, 0)
-    for number in range(len(plan)):
-        dealt = split(plan[number], corpus.target.lengths, shares)
-        yield [pairs for pairs in dealt if len(pairs)]
+class Part(NamedTuple):
+    """What is scored at a time."""
+
+    pairs: np.ndarray
+    info: StepInfo
 
 
-def _micro_batches(
-    model: TrainedModel,
-    corpus: Corpus,
-    token_values: TokenValues,
-    number: int,
-    shares: Sequence[np.ndarray],
-) -> Iterator[MicroBatch]:
-    longest = int(corpus.target.lengths[np.concatenate(shares)].max())
+def mini_batches(
+    model: TrainedModel, corpus: Corpus, groups: int | None = None
+) -> Iterator[list[Part]]:
+    """The mini-batches of the run's first epoch; `groups`: tokens of those they are made of."""
+    batch = model.config.batch
     seed = model.config.seed
-    for place, pairs in enumerate(shares):
-        info = StepInfo(
-            longest=longest,
-            dropout_seed=seed_for(seed, "weights", number, place),
-            objective_seed=seed_for(seed, "weights", number) >> 2,
-        )
-        yield make_micro_batch(corpus, pairs, info, token_values, model.device)
+    step_tokens = store.read_state(model.folder).step_tokens
+    plan = EpochPlan(corpus.lengths(), step_tokens, seed, 0, groups)
+    for number in range(len(plan)):
+        pairs = plan[number]
+        made_of = plan.groups(number)
+        lengths = corpus.target.lengths[pairs]
+        parts = []
+        for place, share in enumerate(split(lengths, -(-step_tokens // batch.tokens))):
+            info = StepInfo(
+                longest=int(lengths.max()),
+                groups=made_of.select(share) if made_of else None,
+                dropout_seed=seed_for(seed, "weights", number, place),
+                objective_seed=seed_for(seed, "weights", number) >> 2,
+            )
+            parts.append(Part(pairs[share], info))
+        yield [part for part in parts if len(part.pairs)]
 
 
 @torch.inference_mode()
@@ -146,7 +157,7 @@ def _weights_of_batch(
     model: TrainedModel,
     objective: Objective,
     inputs: StageInputs,
-    micro_batches: Iterator[MicroBatch],
+    micro_batches: Sequence[MicroBatch],
 ) -> tuple[Tensor, Tensor]:
     """Corpus indices and weights of a mini-batch's tokens, as in training but without dropout."""
     scores = []

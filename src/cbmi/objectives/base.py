@@ -28,16 +28,29 @@ CBMI_PAPER = (
     "for neural machine translation"
 )
 
-Need = Literal["lm", "teacher", "distribution", "samples", "frequency", "words", "bmi", "weights"]
+Need = Literal[
+    "lm",
+    "lm-dropout",
+    "teacher",
+    "distribution",
+    "samples",
+    "frequency",
+    "words",
+    "groups",
+    "bmi",
+    "weights",
+]
 
 # What an objective may need, in the words in which a user is told.
 NEEDS: dict[str, str] = {
     "lm": "a language model",
+    "lm-dropout": "a language model whose dropout is on",
     "teacher": "the translator as it was when the stage began",
     "distribution": "whole distributions over the vocabulary",
     "samples": "predictions under several dropout masks",
     "frequency": "frequencies of the target pieces",
     "words": "which pieces begin a word",
+    "groups": "steps that are made of groups of like length",
     "bmi": "bilingual mutual information of the corpus",
     "weights": "a file of weights",
 }
@@ -84,9 +97,11 @@ class TokenScores:
     mask: Tensor  # (tokens,) false for tokens that only fill up the batch: they count nowhere
     sentence: Tensor  # (tokens,) index of each token's sentence
     sentences: int
-    longest: int | Tensor  # tokens in the longest sentence of the whole mini-batch
+    # Tokens in the longest sentence of the whole mini-batch, or (groups,) of each of its groups.
+    longest: int | Tensor
     gold: Tensor  # (tokens,) ids of the tokens
     corpus_index: Tensor  # (tokens,)
+    group: Tensor | None = None  # (sentences,) of a mini-batch made of groups of like length
     ranks: Ranks = SINGLE_RANK
     seed: int | Tensor = 0  # of what is drawn at random in this step
     samples: Tensor | None = None  # (dropout masks, tokens) log p(y_j | y_<j, x)
@@ -155,7 +170,8 @@ def join(micro_batches: Sequence[TokenScores]) -> TokenScores:
         sentence_indices.append(scores.sentence + sentences)
         sentences += scores.sentences
     joined: dict[str, Any] = {"sentence": torch.cat(sentence_indices), "sentences": sentences}
-    for name in ("nmt", "mean", "lm", "mask", "gold", "corpus_index", "samples", "bmi", "given"):
+    of_tokens = ("nmt", "mean", "lm", "mask", "gold", "corpus_index", "samples", "bmi", "given")
+    for name in (*of_tokens, "group"):
         values = [getattr(scores, name) for scores in micro_batches]
         joined[name] = None if values[0] is None else torch.cat(values, dim=-1)
     return replace(first, **joined)

@@ -10,32 +10,53 @@ The mini-batch is the whole step's: all data-parallel ranks and all accumulated 
 the weights do not depend on how many share it.
 
 With `unit: word`, the c of a word is the sum over its pieces, and w_t is that of its word. With
-`compare: lengths`, mean and std of w_s are those of the sentences of like length.
+`compare: lengths`, mean and std of w_s are those of the sentences of like length. With `compare:
+groups`, they are those of the sentence's group: steps are then made of groups of like length.
+
+The public code departs from the paper, and `std: official` does as it does:
+
+    c is log(p_NMT / (p_LM + 1e-9))
+    both variances are divided by the padded length
+    0/0, where all values are equal, is a weight of 0
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+import math
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from cbmi.config import NonNegativeFloat
-from cbmi.objectives.base import CBMI_PAPER, SINGLE_RANK, Need, Ranks, TokenScores
+from cbmi.config import Flag, NonNegativeFloat
+from cbmi.objectives.base import CBMI_PAPER, SINGLE_RANK, Need, Ranks, TokenScores, required
 from cbmi.objectives.weighting import Weighting
 
 Std = Literal["population", "official"]
+Compare = Literal["batch", "lengths", "groups"]
 
 # A spread below this share of the values' size is rounding, not information: the normalised value
 # is 0, as for a standard deviation of exactly 0. Statistics are taken in float64, where rounding
 # stays far below it.
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 
+OFFICIAL_FLOOR = math.log(1e-9)  # what the public code adds to p_LM
+
 # Of `compare: lengths`.
 CLASSES_PER_OCTAVE = 2
 CLASSES = 32  # up to sentences of 2^16 tokens
 HANDFUL = 5
+
+
+PAPER: dict[str, Any] = {
+    "scale_token": 0.1,
+    "scale_sentence": 0.3,
+    "std": "population",
+    "unit": "piece",
+    "compare": "batch",
+    "lm_dropout": False,
+}
 
 
 class Cbmi(Weighting):
@@ -47,15 +68,21 @@ class Cbmi(Weighting):
     )
     paper: ClassVar[str] = CBMI_PAPER
     presets: ClassVar = {
-        name: {"scale_token": 0.1, "scale_sentence": 0.3} for name in ("wmt14-en-de", "wmt19-zh-en")
+        "paper": PAPER,
+        "wmt14-en-de": PAPER,
+        "wmt19-zh-en": PAPER,
+        # What the public code trains with, to the letter.
+        "public": PAPER | {"std": "official", "compare": "groups", "lm_dropout": True},
     }
 
     scale_token: NonNegativeFloat = 0.1
     scale_sentence: NonNegativeFloat = 0.3
-    std: Std = "population"  # "official": variances over the padded length, as in the public code
+    std: Std = "population"  # "official": the arithmetic of the public code
     unit: Literal["piece", "word"] = "piece"  # what token weights are of
-    # The sentences that sentence weights compare: all of the mini-batch, or those of like length.
-    compare: Literal["batch", "lengths"] = "batch"
+    # The sentences that sentence weights compare: all of the mini-batch, those of like length, or
+    # those of a group of the stage's `groups`.
+    compare: Compare = "batch"
+    lm_dropout: Flag = False  # a frozen language model keeps its dropout, as in the public code
 
     @model_validator(mode="after")
     def _has_a_spread(self) -> Cbmi:
@@ -67,23 +94,45 @@ class Cbmi(Weighting):
         return self
 
     def needs(self) -> frozenset[Need]:
-        return frozenset({"lm", "words"}) if self.unit == "word" else frozenset({"lm"})
+        needs: set[Need] = {"lm"}
+        if self.unit == "word":
+            needs.add("words")
+        if self.compare == "groups":
+            needs.add("groups")
+        if self.lm_dropout:
+            needs.add("lm-dropout")
+        return frozenset(needs)
 
     def weighs_together(self) -> bool:
-        return self.shuffled == "batch" or self.scale_sentence > 0
+        # The public code gives the weight 0 to sentences that do not differ, whatever the scale.
+        return self.shuffled == "batch" or self.scale_sentence > 0 or self.std == "official"
 
     def token_weights(self, scores: TokenScores) -> Tensor:
+        group = None
+        padded_length = scores.longest
+        if self.compare == "groups":
+            group = required(scores.group, "groups")
+        elif isinstance(padded_length, Tensor):
+            padded_length = padded_length.max()
         weights = packed_cbmi_weights(
-            scores.cbmi(),
+            cbmi_of(scores.nmt.detach(), required(scores.lm, "lm"), self.std),
             scores.mask,
             scores.sentence,
             scores.sentences,
             self,
-            padded_length=scores.longest,
+            padded_length=padded_length,
             ranks=scores.ranks,
             word=scores.word() if self.unit == "word" else None,
+            group=group,
         )
         return weights.token * weights.sentence[scores.sentence]
+
+
+def cbmi_of(nmt: Tensor, lm: Tensor, std: Std) -> Tensor:
+    """c: log p_NMT - log p_LM, or what the public code takes for it."""
+    if std == "official":
+        lm = torch.logaddexp(lm, torch.full_like(lm, OFFICIAL_FLOOR))
+    return nmt - lm
 
 
 class CbmiWeights(NamedTuple):
@@ -100,11 +149,14 @@ def packed_cbmi_weights(
     padded_length: int | Tensor,
     ranks: Ranks = SINGLE_RANK,
     word: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> CbmiWeights:
     """Weights of packed tokens: cbmi, mask and sentence (each token's sentence) are (tokens,).
 
-    word (tokens,): each token's word, for `unit: word`.
+    word (tokens,): each token's word, for `unit: word`. group (sentences,): each sentence's group,
+    for `compare: groups`; padded_length is then (groups,).
     """
+    is_official = settings.std == "official"
     c = torch.where(mask, cbmi, 0).double()
 
     # Token weights: normalise within each sentence.
@@ -124,25 +176,33 @@ def packed_cbmi_weights(
     deviation = (value - token_mean[sentence]) * mask
     (squared_deviation,) = _sums_per_sentence((deviation**2)[None], sentence, sentences)
     # The public code divides by the padded length, not by the number of tokens.
-    variance = squared_deviation / (padded_length if settings.std == "official" else tokens)
-    factor = _scale_over_std(variance, token_mean_square, settings.scale_token)
+    padded = padded_length if group is None else torch.as_tensor(padded_length)[group]
+    variance = squared_deviation / (padded if is_official else tokens)
+    differs = _differs(variance, token_mean_square)
+    factor = torch.where(differs, settings.scale_token * variance.rsqrt(), 0.0)
     token_weight = (deviation * factor[sentence] + 1).clamp(min=0)
+    if is_official:
+        token_weight = torch.where(differs[sentence], token_weight, 0.0)
 
-    # Sentence weights: normalise the sentences' means over the mini-batch, on all ranks.
+    # Sentence weights: normalise the sentences' means over the mini-batch or group, on all ranks.
     present = (count > 0).double()
     if settings.compare == "lengths":
         normalised = normalised_by_length(mean, mean_square, count, ranks)
         sentence_weight = (normalised * settings.scale_sentence + 1).clamp(min=0)
         return CbmiWeights(sentence_weight.to(cbmi.dtype), token_weight.to(cbmi.dtype))
-    statistics = torch.stack([present, mean, mean_square]).sum(1)
-    number, total_mean, total_square = ranks.sum(statistics)
+    groups = 1 if group is None else len(torch.as_tensor(padded_length))
+    statistics = torch.stack([present, mean, mean_square])
+    number, total_mean, total_square = ranks.sum(_sums_per_group(statistics, group, groups))
     number = number.clamp(min=1)
-    deviation = (mean - total_mean / number) * present
-    squared_deviation = ranks.sum((deviation**2).sum())
+    deviation = (mean - _of_group(total_mean / number, group)) * present
+    squared_deviation = ranks.sum(_sums_per_group((deviation**2)[None], group, groups)[0])
     # Not a slip: the public code divides this variance, too, by the padded target length.
-    variance = squared_deviation / (padded_length if settings.std == "official" else number)
-    factor = _scale_over_std(variance, total_square / number, settings.scale_sentence)
-    sentence_weight = (deviation * factor + 1).clamp(min=0)
+    variance = squared_deviation / (padded_length if is_official else number)
+    differs = _differs(variance, total_square / number)
+    factor = torch.where(differs, settings.scale_sentence * variance.rsqrt(), 0.0)
+    sentence_weight = (deviation * _of_group(factor, group) + 1).clamp(min=0)
+    if is_official:
+        sentence_weight = torch.where(_of_group(differs, group), sentence_weight, 0.0)
     return CbmiWeights(sentence_weight.to(cbmi.dtype), token_weight.to(cbmi.dtype))
 
 
@@ -193,13 +253,24 @@ def _sums_per_sentence(values: Tensor, sentence: Tensor, sentences: int) -> Tens
     return values.new_zeros(len(values), sentences).index_add_(1, sentence, values)
 
 
-def _scale_over_std(variance: Tensor, mean_square: Tensor, scale: float) -> Tensor:
-    """scale / std, or 0 where the values do not differ by more than rounding.
+def _sums_per_group(values: Tensor, group: Tensor | None, groups: int) -> Tensor:
+    """values (rows, sentences) → (rows, groups); without groups, all sentences are one."""
+    if group is None:
+        return values.sum(1, keepdim=True)
+    return values.new_zeros(len(values), groups).index_add_(1, group, values)
+
+
+def _of_group(values: Tensor, group: Tensor | None) -> Tensor:
+    """(groups,) → (sentences,), or the one value of all."""
+    return values if group is None else values[group]
+
+
+def _differs(variance: Tensor, mean_square: Tensor) -> Tensor:
+    """Whether values differ by more than rounding.
 
     `mean_square` is that of the token values c: it sets the scale of their rounding errors.
     """
-    differs = variance > ROUNDING**2 * mean_square
-    return torch.where(differs, scale * variance.rsqrt(), 0.0)
+    return variance > ROUNDING**2 * mean_square
 
 
 def cbmi_weights(
@@ -209,7 +280,7 @@ def cbmi_weights(
     scale_token: float = 0.1,
     scale_sentence: float = 0.3,
     std: Std = "population",
-    compare: Literal["batch", "lengths"] = "batch",
+    compare: Compare = "batch",
     word_starts: Tensor | None = None,
 ) -> Tensor:
     """CBMI weights of a padded batch.
@@ -217,8 +288,8 @@ def cbmi_weights(
     nmt, lm, mask (sentences, length) → w (sentences, length), 0 at padding. `nmt` and `lm` are
     natural logarithms of the gold tokens' probabilities; `mask` is true for real tokens. The end of
     sentence is a token, the begin of sentence is not. word_starts (sentences, length): with it,
-    token weights are those of words, and it is true where one begins. The result carries no
-    gradient.
+    token weights are those of words, and it is true where one begins. For `compare="groups"`, the
+    batch is one group. The result carries no gradient.
     """
     settings = Cbmi(
         scale_token=scale_token, scale_sentence=scale_sentence, std=std, compare=compare
@@ -230,7 +301,7 @@ def cbmi_weights(
         starts[:, 0] = True  # a word ends with its sentence
         word = starts[mask].cumsum(0) - 1
     sentence = mask.nonzero()[:, 0]
-    cbmi = (nmt.detach().double() - lm.detach().double())[mask]
+    cbmi = cbmi_of(nmt.detach().double(), lm.detach().double(), std)[mask]
     weights = packed_cbmi_weights(
         cbmi,
         torch.ones_like(sentence, dtype=torch.bool),

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cbmi.config import RunSettings, StageSettings
 from cbmi.data.bmi import scipy_sparse
 from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import sacrebleu_metrics
-from cbmi.objectives import Objective, build
+from cbmi.objectives import NEEDS, Objective, build
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage
 from cbmi.training.log import summary_writer
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import weights_file
 
 SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers", "norm")
+PUBLIC_GROUPS = 4096  # tokens of a group in the paper's public code
 
 
 def complete_settings(config: RunSettings) -> RunSettings:
     """The settings, with defaults that depend on other settings filled in.
 
-    A language model that an objective needs is frozen unless the stage says otherwise. A run that
-    starts from another has its vocabulary.
+    A language model that an objective needs is frozen unless the stage says otherwise. Groups that
+    it compares are the public code's. A run that starts from another has its vocabulary.
     """
     stages = []
     for stage in config.stages:
+        needs = build(stage.objective, f"stages.{stage.name}.objective").needs()
+        changes: dict[str, Any] = {}
         if stage.language_model is None:
-            objective = build(stage.objective, f"stages.{stage.name}.objective")
-            choice = "frozen" if "lm" in objective.needs() else "off"
-            stage = stage.model_copy(update={"language_model": choice})
-        stages.append(stage)
+            changes["language_model"] = "frozen" if "lm" in needs else "off"
+        if stage.groups is None and "groups" in needs:
+            changes["groups"] = PUBLIC_GROUPS
+        stages.append(stage.model_copy(update=changes))
     config = config.model_copy(update={"stages": tuple(stages)})
     if config.initialize is None or "vocabulary" in config.data.model_fields_set:
         return config
@@ -79,6 +83,8 @@ def check_stages(config: RunSettings) -> list[Objective]:
         _check_stage(stage, objective, untrained=number == 0 and config.initialize is None)
         _check_schedule(config, number)
         _check_weights_of_tokens(config, number, objective)
+        step_tokens = config.batch.tokens * config.batch.accumulate
+        check_groups(stage.groups, step_tokens, f"stages.{stage.name}")
         if stage.language_model in ("frozen", "cached") and not has_language_model:
             others = "no earlier stage"
             if config.initialize:
@@ -91,6 +97,15 @@ def check_stages(config: RunSettings) -> list[Objective]:
             has_language_model = True
         objectives.append(objective)
     return objectives
+
+
+def check_groups(groups: int | None, step_tokens: int, where: str) -> None:
+    """Refuse steps that cannot be made of groups."""
+    if groups is not None and step_tokens % groups:
+        raise UserError(
+            f"{where}: steps of {step_tokens:,} tokens cannot be made of groups of {groups:,}: "
+            "give batch.tokens a multiple of that, or set the stage's groups."
+        )
 
 
 def _check_schedule(config: RunSettings, number: int) -> None:
@@ -133,6 +148,11 @@ def _check_stage(stage: StageSettings, objective: Objective, untrained: bool) ->
         raise UserError(
             f"{where}: {named} needs the language model's whole distributions, but a cache holds "
             "only those of the gold tokens: set language_model: frozen."
+        )
+    if stage.language_model == "cached" and "lm-dropout" in needs:
+        raise UserError(
+            f"{where}: {named} needs {NEEDS['lm-dropout']}, and cached scores have none: set "
+            "language_model: frozen."
         )
     if objective.fusion and stage.language_model != "frozen":
         raise UserError(

@@ -213,6 +213,11 @@ class LiveRun:
     def begin_stage(self, number: int) -> None:
         """Set the state to the start of a stage; restart the optimizer if the stage says so."""
         state = self.state
+        stages = self.config.stages
+        if stages[number].groups != stages[number - 1].groups and state.batch > 0:
+            # The epoch would go on with other batches: a new one begins.
+            state.epoch += 1
+            state.batch = 0
         state.stage = number
         state.stage_step = 0
         state.stage_done = False
@@ -222,7 +227,7 @@ class LiveRun:
         state.best_score = None
         state.score = None
         state.stale = 0
-        if self.config.stages[number].restart_optimizer:
+        if stages[number].restart_optimizer:
             state.schedule_step = 0
             for learner in self._learners().values():
                 learner.restart()

@@ -32,6 +32,7 @@ def token_scores(
         sentence=layout.sentence,
         sentences=layout.sentences,
         longest=micro_batch.longest,
+        group=micro_batch.group,
         gold=micro_batch.target.ids,
         corpus_index=micro_batch.corpus_index,
         ranks=ranks,

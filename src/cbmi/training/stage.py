@@ -105,7 +105,7 @@ def open_stage(
     live.state.fusion = objective.fusion
     stage_inputs = _stage_inputs(live, stage, objective, statistics)
     segmentations = _segmentations(live, stage, objective, statistics, asked_to_stop)
-    builder = _batch_builder(live, segmentations)
+    builder = _batch_builder(live, stage, segmentations)
     stepper = Stepper(
         objective=objective,
         translator=live.translator,
@@ -151,21 +151,27 @@ def can_use_graph(live: LiveRun, longest: int) -> bool:
     )
 
 
-def _batch_builder(live: LiveRun, segmentations: Sequence[Segmentation]) -> BatchBuilder:
+def _batch_builder(
+    live: LiveRun, stage: StageSettings, segmentations: Sequence[Segmentation]
+) -> BatchBuilder:
     return BatchBuilder(
         segmentations=segmentations,
         step_tokens=live.state.step_tokens,
         accumulate=live.accumulate,
         seed=live.config.seed,
         world=live.world,
+        group_tokens=stage.groups,
     )
 
 
 def _stage_inputs(
     live: LiveRun, stage: StageSettings, objective: Objective, statistics: Sequence[Statistics]
 ) -> StageInputs:
+    frozen = live.language_model if stage.language_model == "frozen" else None
+    if frozen is not None and "lm-dropout" in objective.needs():
+        frozen.train()
     return StageInputs(
-        frozen=live.language_model if stage.language_model == "frozen" else None,
+        frozen=frozen,
         teacher=live.teacher(stage) if "teacher" in objective.needs() else None,
         frequency=frequency_of_pieces(objective, statistics, live.world.device),
         boundaries=_boundaries(live, objective),
@@ -211,7 +217,7 @@ def _segmentations_ahead(
 ) -> list[int]:
     """The numbers of those that the rest of the stage will use."""
     state = live.state
-    builder = _batch_builder(live, segmentations)
+    builder = _batch_builder(live, stage, segmentations)
     steps = stage.steps - state.stage_step
     return sorted(builder.segmentations_of(state.epoch, state.batch, steps))
 
@@ -231,6 +237,6 @@ def _cached_scores(
         shared = live.config.data.vocabulary.shared
         vocabulary = vocabulary_files(live.run.vocab, shared)[1]
         identity = cache.identity(language_model, vocabulary, live.precision)
-    builder = _batch_builder(live, [Segmentation(corpus, {})])
+    builder = _batch_builder(live, stage, [Segmentation(corpus, {})])
     scorer = LanguageModelScorer(language_model, live.precision, live.world, asked_to_stop)
     return fill_cache(cache, identity, scorer, builder, live.state.epoch)

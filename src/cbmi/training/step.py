@@ -108,10 +108,10 @@ class Stepper:
         if "lm" in micro_batch.token_values:
             return LanguageModelScores(micro_batch.token_values["lm"])
         if self.stage_inputs.frozen is not None:
+            network = self.stage_inputs.frozen
+            network.runtime.seed = micro_batch.dropout_seed  # read where its dropout is on
             with torch.no_grad(), self._autocast():
-                states: States = self.stage_inputs.frozen(
-                    micro_batch.inputs, gold, head=keep_states
-                )
+                states: States = network(micro_batch.inputs, gold, head=keep_states)
                 return LanguageModelScores(states.log_probabilities(gold, self._chunk()), states)
         if self.language_model is not None:
             return self._train_language_model(self.language_model, micro_batch, is_last)

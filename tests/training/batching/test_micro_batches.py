@@ -32,9 +32,9 @@ def corpus(tmp_path):
     return random_corpus(tmp_path)
 
 
-def builder(corpus, accumulate=1, token_values=None, world=WORLD):
+def builder(corpus, accumulate=1, token_values=None, world=WORLD, groups=None):
     segmentation = Segmentation(corpus, token_values or {})
-    return BatchBuilder([segmentation], 100, accumulate, 1, world)
+    return BatchBuilder([segmentation], 100, accumulate, 1, world, groups)
 
 
 def steps(objective):
@@ -65,6 +65,7 @@ OBJECTIVES = [
     *({"name": name} for name in ("prior-selection", "lm-prior", "fusion-prenorm")),
     {"name": "cbmi", "shuffled": True},
     {"name": "cbmi", "std": "official"},
+    {"name": "cbmi", "std": "official", "compare": "groups"},
     {"name": "freq-exp", "weight_drop": 0.3},
 ]
 
@@ -76,7 +77,8 @@ def test_fillers_count_nowhere(corpus, settings):
     token_values = (
         {"bmi": np.linspace(0, 2, len(corpus.target.ids))} if settings["name"] == "bmi" else {}
     )
-    plan = builder(corpus, 2, token_values)
+    groups = 50 if "groups" in objective.needs() else None
+    plan = builder(corpus, 2, token_values, groups=groups)
     results = []
     for capacity in (None, Capacity(80, 90, 30, 15)):
         runner = steps(objective)

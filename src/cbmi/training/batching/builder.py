@@ -15,7 +15,7 @@ from cbmi.training.batching.micro_batch import (
     TokenValues,
     pin_micro_batch,
 )
-from cbmi.training.batching.plan import EpochPlan, split
+from cbmi.training.batching.plan import EpochPlan, Groups, split
 from cbmi.training.seeds import seed_for
 from cbmi.training.work import Work
 from cbmi.training.world import World
@@ -49,13 +49,14 @@ class BatchBuilder:
     accumulate: int  # micro-batches per rank
     seed: int
     world: World
+    group_tokens: int | None = None  # with padding, where steps are made of groups of like length
 
     def segmentation(self, epoch: int) -> Segmentation:
         return self.segmentations[epoch % len(self.segmentations)]
 
     def plan(self, epoch: int) -> EpochPlan:
         lengths = self.segmentation(epoch).lengths
-        return EpochPlan(lengths, self.step_tokens, self.seed, epoch)
+        return EpochPlan(lengths, self.step_tokens, self.seed, epoch, self.group_tokens)
 
     def segmentations_of(self, epoch: int, batch: int, steps: int) -> set[int]:
         """The numbers of those that so many steps from a place in an epoch on will use."""
@@ -101,13 +102,14 @@ class BatchBuilder:
         plan = self.plan(epoch)
         while True:
             pairs = plan[batch]
+            groups = plan.groups(batch)
             segmentation = self.segmentation(epoch)
             batch += 1
             if batch == len(plan):
                 epoch += 1
                 batch = 0
                 plan = self.plan(epoch)
-            micro_batches = self.micro_batches(segmentation, pairs, step, capacity)
+            micro_batches = self.micro_batches(segmentation, pairs, step, capacity, groups)
             yield Batch(micro_batches, Work.of(segmentation.lengths[:, pairs]), epoch, batch)
             step += 1
 
@@ -117,32 +119,32 @@ class BatchBuilder:
         pairs: np.ndarray,
         step: int,
         capacity: Capacity | None = None,
+        groups: Groups | None = None,
     ) -> list[PinnedBatch]:
         """This rank's micro-batches of a step."""
-        target_lengths = segmentation.lengths[1]
+        target_lengths = segmentation.lengths[1][pairs]
         world = self.world
-        shares = split(pairs, target_lengths, self.accumulate * world.size)
-        tokens = int(target_lengths[pairs].sum())
-        longest = int(target_lengths[pairs].max())
+        shares = split(target_lengths, self.accumulate * world.size)
         # >> 2 leaves room: a 32-bit number is added to it, and the sum has to fit an int64. The 0
         # is historical: it keeps old runs reproducible.
         objective_seed = seed_for(self.seed, "objective", step, 0) >> 2
         pinned = []
         for number in range(self.accumulate):
             own = shares[number * world.size + world.rank]
+            # A rank that gets no sentence computes one that counts nowhere.
+            chosen = own if len(own) else np.zeros(1, np.int64)
             info = StepInfo(
-                longest=longest,
-                tokens=tokens,
+                longest=int(target_lengths.max()),
+                groups=groups.select(chosen) if groups else None,
+                tokens=int(target_lengths.sum()),
                 dropout_seed=seed_for(self.seed, "dropout", step, number, world.rank),
                 objective_seed=objective_seed,
                 counts=len(own) > 0,
             )
-            # A rank that gets no sentence computes one that counts nowhere.
-            chosen = own if len(own) else pairs[:1]
             pinned.append(
                 pin_micro_batch(
                     segmentation.corpus,
-                    chosen,
+                    pairs[chosen],
                     info,
                     segmentation.token_values,
                     capacity,

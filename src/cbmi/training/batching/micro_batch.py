@@ -15,6 +15,7 @@ from cbmi.data.vocabulary import BOS
 from cbmi.model import Layout, Packed
 from cbmi.model.dropout import seed_words
 from cbmi.model.packed import layout_arrays
+from cbmi.training.batching.plan import Groups
 
 ALIGNMENT = 16  # bytes
 TokenValues = Mapping[str, np.ndarray]  # by name: one value per target token of the corpus
@@ -30,7 +31,9 @@ class MicroBatch:
     mask: Tensor  # (target tokens,) false for fillers: they count nowhere
     corpus_index: Tensor  # (target tokens,)
     token_values: dict[str, Tensor]  # (target tokens,) each: what is known of them beforehand
-    longest: Tensor  # (): target tokens in the longest sentence of the whole step
+    # Target tokens in the longest sentence of the whole step, (), or of each of its groups.
+    longest: Tensor
+    group: Tensor | None  # (sentences,) of a step that is made of groups
     step_tokens: Tensor  # (): real target tokens of the whole step, on all ranks
     dropout_seed: Tensor  # (2,) int32: this rank's
     objective_seed: Tensor  # (): of what all ranks draw alike
@@ -40,6 +43,7 @@ class StepInfo(NamedTuple):
     """What a micro-batch has to know of its step, besides its pairs."""
 
     longest: int = 0
+    groups: Groups | None = None  # those of the micro-batch's own pairs
     tokens: int = 1
     dropout_seed: int = 0
     objective_seed: int = 0
@@ -111,6 +115,7 @@ class PinnedBatch:
             mask=views.pop("mask"),
             corpus_index=views.pop("corpus_index"),
             longest=views.pop("longest"),
+            group=views.pop("group", None),
             step_tokens=views.pop("step_tokens"),
             dropout_seed=views.pop("dropout_seed"),
             objective_seed=views.pop("objective_seed"),
@@ -163,8 +168,13 @@ def pin_micro_batch(
     for name, values in token_values.items():
         own = values[target.places].astype(np.float32)
         arrays[name] = np.pad(own, (0, extra_target))
-    longest = max(info.longest, int(target.lengths.max(initial=0)))
-    arrays["longest"] = np.array(longest, np.int64)
+    if info.groups is None:
+        longest = max(info.longest, int(target.lengths.max(initial=0)))
+        arrays["longest"] = np.array(longest, np.int64)
+    else:
+        arrays["longest"] = info.groups.longest.astype(np.int64)
+        fillers = len(target_sizes) - len(target.lengths)
+        arrays["group"] = np.pad(info.groups.of_pairs.astype(np.int64), (0, fillers))
     arrays["step_tokens"] = np.array(info.tokens, np.float32)
     arrays["dropout_seed"] = np.array(seed_words(info.dropout_seed), np.int32)
     arrays["objective_seed"] = np.array(info.objective_seed, np.int64)
