@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-fast test-browser lint format bench clean
+.PHONY: setup demo test test-fast test-faults test-browser lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -27,6 +27,10 @@ test: setup
 # The unit tests: under 90 seconds.
 test-fast: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+# What tests/faults tries in `make test` at a few places, at all of them: a quarter of an hour.
+test-faults: setup
+	CBMI_FAULTS=long $(BIN)/pytest -n 2 --dist worksteal -ra tests/faults
 
 # The pages in a real browser, which is installed if there is none.
 test-browser: setup

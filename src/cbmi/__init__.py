@@ -70,6 +70,7 @@ def train(
     *,
     on_log: Callable[[dict[str, Any]], None] | None = None,
     progress: bool = True,
+    restart: bool = False,
     **changes: Any,
 ) -> Path:
     """Train a run to its end, or resume it; returns its run directory.
@@ -77,26 +78,32 @@ def train(
     `config` is the path of a run file, its values as a mapping, or what `read_config` returned.
     Further keywords replace keys of it: `output="runs/other"`, or, below the top level,
     `**{"optimizer.peak_lr": 5e-4}`. `on_log` is called with every record that goes to log.jsonl:
-    figures of training and of validation. `progress=False` prints nothing.
+    figures of training and of validation. `progress=False` prints nothing. `restart` sets aside
+    what was trained before, and starts from scratch.
 
     While it runs in the main thread, SIGTERM and Ctrl-C finish the step, save, and raise
     `TrainingStopped`; the previous signal handlers are restored afterwards.
     """
     from cbmi.inference.training import train_and_test
 
-    return train_and_test(config, changes, on_log, progress)
+    return train_and_test(config, changes, on_log, progress, restart)
 
 
 def prepare(
-    config: RunSettings | Mapping[str, Any] | str | Path, *, progress: bool = True, **changes: Any
+    config: RunSettings | Mapping[str, Any] | str | Path,
+    *,
+    progress: bool = True,
+    again: bool = False,
+    **changes: Any,
 ) -> Path:
     """Learn the vocabulary and encode the corpus of a run, without training it.
 
-    Arguments as for `train`; returns the run directory.
+    Arguments as for `train`; returns the run directory. `again` encodes the corpus again, with the
+    existing vocabulary.
     """
     from cbmi.inference.training import prepare_data
 
-    return prepare_data(config, changes, progress)
+    return prepare_data(config, changes, progress, again)
 
 
 def evaluate(

@@ -56,6 +56,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": 0.3,
     },
 }
+RANK_TIMEOUT = 600.0  # seconds
 BIG_PEAK_LR = 5e-4  # the default for `big`: the other sizes' 7e-4 is too high for it
 
 T = TypeVar("T", bound=BaseModel)
@@ -310,6 +311,8 @@ class RunSettings(Settings):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     memory: MemorySettings = MemorySettings()
     parallel: Literal["ddp", "fsdp"] = "ddp"  # fsdp: weights and moments are sharded
+    # Seconds after which a rank that is not heard from ends the run.
+    rank_timeout: Annotated[float, Field(ge=60, strict=True)] = RANK_TIMEOUT
     # The key is `validate`; pydantic has a method of that name.
     validate_: Annotated[ValidationSettings, Field(alias="validate")] = ValidationSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import glob
 import hashlib
+import itertools
 import json
 import os
+import re
+import secrets
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from cbmi.errors import UserError
 
+NAME_SHOWN = 180  # bytes of a name that hidden neighbours begin with; names have 255 at most
+ATTEMPTS = 1000  # before another process's work in the same place counts as an error
+# What follows the name in a hidden name.
+LITTER = re.compile(r"(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{12}\.(partial|removed)")
+
+
+def require_ordinary(path: Path) -> None:
+    """Refuse a pipe or a device, which may never end; a file that is missing is not refused."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(path).st_mode
+        if not S_ISREG(mode) and not S_ISDIR(mode):
+            raise UserError(f"{path}: this is not an ordinary file.")
+
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal."""
+    require_ordinary(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -33,6 +54,34 @@ def digest(path: str | Path) -> str:
 def _digest(path: Path, size: int, changed: int) -> str:
     # Size and time of change are not used: they make the cache forget a file that has changed.
     return sha256(path)[:32]
+
+
+@contextmanager
+def unchanged(paths: Iterable[str | Path]) -> Iterator[Callable[[], None]]:
+    """Refuse files that change while the block reads them.
+
+    It may also ask itself, before it does something that cannot be undone.
+    """
+    before = {path: _mark(path) for path in paths}
+
+    def check() -> None:
+        for path, mark in before.items():
+            if _mark(path) != mark:
+                raise UserError(f"{path} has changed while it was read; run the command again.")
+
+    yield check
+    check()
+
+
+def _mark(path: str | Path) -> tuple[int, ...] | None:
+    """What changes whenever a file's content does; None for what is not an ordinary file."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    if not S_ISREG(stat.st_mode):
+        return None
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def sync(path: Path) -> None:
@@ -55,10 +104,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A path to write to. It becomes `path` if the block succeeds and vanishes if it fails."""
+    """A path to write to. It becomes `path` if the block succeeds and vanishes if it fails.
+
+    Several processes may write the same file: each has a path of its own, and the last wins.
+    """
     temporary = _temporary(path)
     with disk_errors(path):
-        temporary.unlink(missing_ok=True)  # left by a killed process
+        _remove_litter(path)
         try:
             yield temporary
             sync(temporary)
@@ -69,41 +121,218 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def atomic_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Paths to write to, which take their places together if the block succeeds.
+
+    The files that were there are set aside before the first new one comes, so that an interruption
+    never leaves old and new files side by side. Callers keep other processes out.
+    """
+    temporaries = [_temporary(path) for path in paths]
+    try:
+        for path in paths:
+            with disk_errors(path):
+                _remove_litter(path)
+        yield temporaries
+        for temporary, path in zip(temporaries, paths, strict=True):
+            with disk_errors(path):
+                sync(temporary)
+        swap_in(temporaries, paths)
+    finally:
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+
+
+def write_together(contents: Mapping[Path, str | bytes]) -> None:
+    """Write several files, which take their places together."""
+    for path in contents:
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_files(list(contents)) as temporaries:
+        for temporary, (path, content) in zip(temporaries, contents.items(), strict=True):
+            with disk_errors(path):
+                temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def swap_in(temporaries: Sequence[Path], paths: Sequence[Path]) -> None:
+    """Put complete files in their places, after all that were there have been set aside."""
+    aside: dict[Path, Path] = {}
+    try:
+        for path in paths:
+            with disk_errors(path):
+                if path.exists():
+                    old = _trash(path)
+                    os.replace(path, old)
+                    aside[path] = old
+        for path in paths:
+            with disk_errors(path):
+                sync(path.parent)
+        for temporary, path in zip(temporaries, paths, strict=True):
+            with disk_errors(path):
+                os.replace(temporary, path)
+    except BaseException:  # Ctrl-C, too
+        for path, old in aside.items():
+            os.replace(old, path)
+        raise
+    for folder in {path.parent for path in paths}:
+        sync(folder)
+    for old in aside.values():
+        old.unlink(missing_ok=True)
+
+
+@contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """An empty folder to fill. It becomes `path` if the block succeeds and vanishes if it fails."""
     temporary = _temporary(path)
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     with disk_errors(path):
+        _remove_litter(path)
         temporary.mkdir(parents=True)
         try:
             yield temporary
             for file in temporary.rglob("*"):
                 sync(file)
             sync(temporary)  # its list of names
-            if path.exists():
-                remove_folder(path)
-            os.replace(temporary, path)
+            _put_folder(temporary, path)
             sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _put_folder(temporary: Path, path: Path) -> None:
+    """Put a folder in its place, whatever other processes put there meanwhile: the last wins."""
+    for _ in range(ATTEMPTS):
+        with suppress(FileNotFoundError):  # another process has just removed it
+            if path.exists():
+                remove_folder(path)
+        try:
+            os.replace(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+    os.replace(temporary, path)
+
+
+@contextmanager
+def atomic_link(path: Path) -> Iterator[Path]:
+    """A path for a symbolic link, which then takes the place of `path`.
+
+    A folder that stands there in place of a link, as `cp -rL` leaves it, is set aside.
+    """
+    temporary = _temporary(path)
+    with disk_errors(path):
+        _remove_litter(path)
+        try:
+            yield temporary
+            if path.is_dir() and not path.is_symlink():
+                os.replace(path, unused_name(path.with_name(f"{path.name}-copied")))
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def unused_name(path: Path) -> Path:
+    """The path itself if there is nothing of that name, else with the first number that is free."""
+    found = path
+    for number in itertools.count(2):
+        if not os.path.lexists(found):
+            break
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
 def _temporary(path: Path) -> Path:
-    """Where the content of `path` is written until it is complete."""
-    return path.with_name(f".{path.name}.partial")
+    """Where this process writes the content of `path` until it is complete."""
+    return _beside(path, "partial")
 
 
 def _trash(path: Path) -> Path:
-    """Where the folder `path` goes to be removed."""
-    return path.with_name(f".{path.name}.removed")
+    """Where `path` goes to be removed."""
+    return _beside(path, "removed")
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A hidden name beside `path` that says whose it is: .NAME.MACHINE-PROCESS-UNIQUE.KIND"""
+    owner = f"{_machine()}-{os.getpid()}-{secrets.token_hex(6)}"
+    return path.with_name(f"{_hidden(path)}{owner}.{kind}")
+
+
+def _hidden(path: Path) -> str:
+    """What the hidden names beside `path` begin with."""
+    shown = path.name.encode()[:NAME_SHOWN].decode(errors="ignore")
+    return f".{shown}."
+
+
+@cache
+def _machine() -> str:
+    """Eight letters for this machine, or container: file systems may be shared."""
+    name = socket.gethostname()
+    with suppress(OSError):
+        name += os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
+
+
+def _remove_litter(path: Path) -> None:
+    """Remove what dead processes have left beside `path` when they wrote or removed it."""
+    for leftover in path.parent.glob(f"{glob.escape(_hidden(path))}*"):
+        owner = LITTER.fullmatch(leftover.name.removeprefix(_hidden(path)))
+        if owner is not None and _is_dead(owner):
+            remove(leftover)
+
+
+def remove_litter_in(folder: Path, prefix: str) -> None:
+    """Remove what others have left in a folder under names that begin with `prefix`.
+
+    Only for those who have locked the folder: whoever left it is dead, on this machine or another.
+    """
+    for leftover in folder.glob(f".{glob.escape(prefix)}*"):
+        if leftover.suffix in (".partial", ".removed"):
+            remove(leftover)
+
+
+def _is_dead(owner: re.Match[str]) -> bool:
+    """Whether the process that a hidden name names has ended."""
+    if owner["machine"] != _machine():
+        return False
+    try:
+        os.kill(int(owner["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:
     """Remove a folder. An interruption never leaves a part of it under its own name."""
     trash = _trash(path)
-    shutil.rmtree(trash, ignore_errors=True)
     os.replace(path, trash)
     shutil.rmtree(trash)
+
+
+@contextmanager
+def temporary_folder(beside: Path | None, kind: str) -> Iterator[Path]:
+    """A folder that vanishes after the block; in `beside`, or where the system has such folders."""
+    if beside is None:
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    with disk_errors(beside / kind):
+        folder = _beside(beside / kind, "partial")
+        _remove_litter(beside / kind)
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -146,8 +375,10 @@ def _is_written(file: Path, path: Path) -> bool:
     beside = file.parent == path.parent
     # The folders above are made, too, where they are missing.
     above = file in path.parents
-    own_folders = (path, _temporary(path), _trash(path))
-    below = any(folder in file.parents for folder in own_folders)
+    below = False
+    for folder in file.parents:
+        if folder.parent == path.parent:
+            below = folder.name == path.name or folder.name.startswith(_hidden(path))
     return beside or above or below
 
 
@@ -168,13 +399,16 @@ def try_lock(path: Path) -> int | None:
     The lock ends when the descriptor is closed, here and in processes that inherit it. A killed
     process's lock is gone with it.
     """
-    descriptor = _open_lock(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    while True:
+        descriptor = _open_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if _is_still(descriptor, path):
+            return descriptor
         os.close(descriptor)
-        return None
-    return descriptor
 
 
 @contextmanager
@@ -192,28 +426,50 @@ def alone_in(folder: Path) -> Iterator[None]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is in a block with the same path."""
-    descriptor = _open_lock(path)
-    try:
+    while True:
+        descriptor = _open_lock(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_still(descriptor, path):
+            break
+        os.close(descriptor)
+    try:
         yield
     finally:
         os.close(descriptor)
 
 
+def _is_still(descriptor: int, path: Path) -> bool:
+    """Whether an open lock is still the file of that name; its folder may have been removed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _open_lock(path: Path) -> int:
     with disk_errors(path):
+        for _ in range(ATTEMPTS):
+            # The folder may be removed at any moment by a process that made nothing in it.
+            with suppress(FileNotFoundError, FileExistsError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def read_json(path: Path) -> Any:
     """The value that a JSON file holds."""
+    require_ordinary(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: cannot be read: not valid UTF-8.") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: this is not JSON: {error}.") from None
 
 
 def to_json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM and Ctrl-C."""
+"""Requests to stop: SIGTERM, SIGHUP (the terminal has gone) and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """While the block runs, SIGTERM and Ctrl-C call `handler` with the signal's number and frame.
+    """While the block runs, these signals call `handler` with the signal's number and frame.
 
     Afterwards the previous handlers are restored. Python allows handlers in the main thread only.
     In any other thread the block runs without them.
@@ -21,7 +21,9 @@ def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
         return
     previous: dict[signal.Signals, Any] = {}
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup asks for that
             previous[number] = signal.signal(number, handler)
         yield
     finally:

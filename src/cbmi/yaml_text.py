@@ -9,6 +9,9 @@ import yaml
 
 from cbmi.errors import UserError
 
+LONGEST_TEXT = 4_000_000  # characters
+MOST_VALUES = 200_000  # aliases followed
+
 
 class _Loader(yaml.SafeLoader):
     """Reads scalars as people mean them and refuses a duplicate key.
@@ -19,12 +22,15 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         # The keys are checked as they were written. `<<` is followed later, and may repeat them.
         node = super().compose_mapping_node(anchor)
-        seen = []
+        seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                message = "a key should be a word"
+                raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
             if key.value in seen:
                 message = f"duplicate key '{key.value}'"
                 raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
-            seen.append(key.value)
+            seen.add(key.value)
         return node
 
 
@@ -70,8 +76,16 @@ def dump_yaml(values: Any) -> str:
 
 def parse_yaml(text: str, where: str) -> Any:
     """The values of a YAML text; `where` is for errors."""
+    if len(text) > LONGEST_TEXT:
+        raise UserError(f"{where}: this is over {LONGEST_TEXT:,} characters long.")
     try:
-        return _unshared(yaml.load(text, Loader=_Loader))
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _size(node) > MOST_VALUES:
+            raise UserError(f"{where}: with its aliases, this has over {MOST_VALUES:,} values.")
+        return _unshared(loader.construct_document(node))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
@@ -81,6 +95,36 @@ def parse_yaml(text: str, where: str) -> Any:
         raise UserError(
             f"{where}: a value here is not of the kind that it looks like; put text in quotes."
         ) from None
+
+
+def _size(node: yaml.Node) -> int:
+    """How many values a document has if every alias is followed, up to just above the most.
+
+    A few lines of aliases of aliases can stand for more values than fit into memory.
+    """
+    sizes: dict[int, int] = {}
+    waiting = [node]
+    open_nodes: set[int] = set()  # above the current one
+    while waiting:
+        current = waiting[-1]
+        if id(current) in sizes:
+            waiting.pop()
+            continue
+        children: list[yaml.Node] = []
+        if isinstance(current, yaml.SequenceNode):
+            children = list(current.value)
+        elif isinstance(current, yaml.MappingNode):
+            children = [part for pair in current.value for part in pair]
+        missing = [child for child in children if id(child) not in sizes]
+        if missing and id(current) not in open_nodes:
+            open_nodes.add(id(current))
+            waiting += missing
+            continue
+        if missing:
+            return MOST_VALUES + 1  # it contains itself
+        sizes[id(current)] = min(1 + sum(sizes[id(child)] for child in children), MOST_VALUES + 1)
+        waiting.pop()
+    return sizes[id(node)]
 
 
 def _unshared(value: Any) -> Any:

@@ -240,6 +240,14 @@ def test_what_is_known_of_the_data_is_written_to_meta_json(tmp_path):
         "copies",
         "repaired_lines",
         "sha256",
+        "digests",
+    ]
+    assert sorted(written["digests"]) == [
+        "lines",
+        "source.ids",
+        "source.offsets",
+        "target.ids",
+        "target.offsets",
     ]
 
 

@@ -241,10 +241,13 @@ def test_torn_checkpoints_never_stand_in_the_way(tmp_path):
     shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=True)
     checkpoints = tmp_path / "run" / "checkpoints"
     (checkpoints / "step-14" / "state.json").write_text("{")
-    assert "no checkpoint is intact" in refused("train", path)
+    for _ in range(2):  # a refusal changes nothing: the next call refuses as well
+        message = refused("train", path)
+        assert "no checkpoint is intact (step-14: state.json is damaged)" in message
     assert (tmp_path / "run" / "log.jsonl").read_text() == (
         tmp_path / "copy" / "log.jsonl"
     ).read_text()
+    shutil.rmtree(checkpoints / "step-14")
     shutil.copytree(tmp_path / "copy" / "checkpoints" / "step-14", checkpoints / "step-14")
     torn = checkpoints / "step-20"
     shutil.copytree(checkpoints / "step-14", torn)

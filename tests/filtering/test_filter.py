@@ -340,7 +340,7 @@ def test_two_processes_give_what_one_gives(small_run, large, tmp_path):
 def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, large, tmp_path):
     files, _ = large
     # In the way of the second process's chunk.
-    (tmp_path / "two.scores" / ".0000001.npy.partial" / "x").mkdir(parents=True)
+    (tmp_path / "two.scores" / "0000001.npy" / "x").mkdir(parents=True)
     command = arguments(small_run, files, tmp_path / "two")
     for share, expected in (
         ("0.9", "0000001.npy: cannot be written"),

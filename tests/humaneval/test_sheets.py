@@ -66,6 +66,12 @@ def test_sheets_go_out_and_come_back(study, tmp_path):
         ),
         ("item,adequacy,fluency\n1,²,3\n", "line 2, column adequacy: '²' should be"),
         ("item,adequacy,fluency\n²,1,3\n", "line 2, column item: there is no item '²'"),
+        (
+            f"item,adequacy,fluency\n{'9' * 5000},1,3\n",
+            f"line 2, column item: there is no item '{'9' * 40}'",
+        ),
+        ('item,adequacy,fluency\n1,"3,3\n', "unexpected end of data"),
+        ("item,adequacy,fluency,adequacy\n1,3,3,4\n", "two columns are named 'adequacy'"),
     ],
 )
 def test_bad_sheets_are_refused_whole(study, tmp_path, content, says):

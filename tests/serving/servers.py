@@ -42,19 +42,36 @@ def ask(
     address: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
     """Status and JSON (otherwise text) of a GET, or of a POST if there is a body."""
+    if body is not None:
+        return answer_of(post(address, path, body, headers))
+    connection = _connect(address)
+    connection.request("GET", path, headers=headers or {})
+    return answer_of(connection)
+
+
+def post(
+    address: str, path: str, body: Any, headers: dict[str, str] | None = None
+) -> http.client.HTTPConnection:
+    """A connection that has sent a POST, and waits for its answer."""
+    connection = _connect(address)
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    all_headers = {"Content-Type": "application/json"} | (headers or {})
+    connection.request("POST", path, content, all_headers)
+    return connection
+
+
+def _connect(address: str) -> http.client.HTTPConnection:
     parts = urlsplit(address)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+
+
+def answer_of(connection: http.client.HTTPConnection) -> tuple[int, Any]:
+    """Status and JSON (otherwise text)."""
     try:
-        if body is None:
-            connection.request("GET", path, headers=headers or {})
-        else:
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            all_headers = {"Content-Type": "application/json"} | (headers or {})
-            connection.request("POST", path, content, all_headers)
         answer = connection.getresponse()
         text = answer.read().decode()
-        if answer.headers.get_content_type() == "application/json":
-            return answer.status, json.loads(text)
-        return answer.status, text
     finally:
         connection.close()
+    if answer.headers.get_content_type() == "application/json":
+        return answer.status, json.loads(text)
+    return answer.status, text

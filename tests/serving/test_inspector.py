@@ -1,6 +1,7 @@
 """`cbmi serve`: the API answers what the commands answer, to many at once, and does not stop."""
 
 import asyncio
+import json
 import random
 import signal
 import socket
@@ -11,13 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
-from servers import ask, server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers import answer_of, ask, post, server
 from tasks import cbmi, refused
 
 from cbmi.errors import UserError
 from cbmi.serving.api import openapi
 from cbmi.serving.batching import Batcher, Busy
 from cbmi.serving.web import listen
+
+words = st.sampled_from(["source", "target", "pairs", "nbest", "beam", "x"])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+json_bodies = st.dictionaries(words, json_values, max_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +53,18 @@ def test_translations_are_those_of_the_command(address, small_run, tmp_path):
     text = "".join(" " * word["space"] + word["text"] for word in best["words"][:-1])
     assert text == best["target"]
     assert best["words"][-1]["end"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["/translate", "/score", "/health", "/", "/nothing"]),
+    st.binary(max_size=200) | json_bodies,
+)
+def test_any_request_is_answered(address, path, body):
+    """With a page, data, or an error of one sentence; never with an error of the server."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    status, answer = ask(address, path, content)
+    assert status < 500, answer
 
 
 def test_scores_are_those_of_the_command(address, small_run):
@@ -280,11 +303,12 @@ def test_it_can_be_stopped_in_the_midst_of_a_request(small_run, number):
     """Who waits is told so; the terminal shows no traceback."""
     with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (process, addresses):
         body = {"source": ["ba da fo ku ti re " * 20] * 64, "beam": 8}
-        with ThreadPoolExecutor(40) as pool:
-            answers = [pool.submit(ask, addresses[0], "/translate", body) for _ in range(40)]
-            time.sleep(1)
-            process.send_signal(number)
-            found = [answer.result() for answer in answers]
+        waiting = [post(addresses[0], "/translate", body)]
+        time.sleep(1)  # it is being translated
+        # However busy the server is, it has not read all of these when the signal comes.
+        waiting += [post(addresses[0], "/translate", body) for _ in range(40)]
+        process.send_signal(number)
+        found = [answer_of(connection) for connection in waiting]
         assert process.wait(15) is not None
         assert {status for status, _ in found} <= {200, 503}
         assert (503, {"error": "The server is being stopped."}) in found

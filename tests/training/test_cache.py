@@ -23,6 +23,8 @@ from tasks import (
 )
 
 from cbmi.files import to_json
+from cbmi.training import stage as stage_module
+from cbmi.training.cache import fill_cache
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +126,31 @@ def test_it_is_computed_once_and_made_again_where_it_is_wrong(task):
     longer[1]["steps"] = 10
     _, said = train(task, "again", stages=longer)
     assert "made with another language_model; it is made again" in said
+
+
+def test_made_again_in_the_middle_of_a_stage_it_is_the_same(task, monkeypatch):
+    """In a later epoch, whose batches may round differently: it is made over the first one's."""
+    made_over = []
+
+    def remember_and_fill(cache, identity, scorer, builder, epoch):
+        made_over.append(epoch)
+        return fill_cache(cache, identity, scorer, builder, epoch)
+
+    monkeypatch.setattr(stage_module, "fill_cache", remember_and_fill)
+    settings = {"steps": 30}
+    whole, _ = train(task, "never-lost", stages=stages("cached", **settings))
+    values = (whole / "cache" / "adapt" / "log_p").read_bytes()
+    train(task, "lost", stages=stages("cached", steps=20))
+    epochs = {record.get("epoch") for record in read_log(task / "lost")}
+    assert len(epochs - {None}) > 2
+    shutil.rmtree(task / "lost" / "cache")
+    lost, said = train(task, "lost", stages=stages("cached", **settings))
+    assert "Scored" in said
+    assert (lost / "cache" / "adapt" / "log_p").read_bytes() == values
+    name = "best/translator.safetensors"
+    assert (lost / name).read_bytes() == (whole / name).read_bytes()
+    assert len(made_over) == 3
+    assert len(set(made_over)) == 1
 
 
 def test_missing_values_are_computed_wherever_they_are(task):

@@ -112,6 +112,7 @@ def test_what_was_not_computed_with_may_change(begun, tmp_path):
         "compile": "off",
         "memory": {"head_tokens": 64},
         "parallel": "fsdp",
+        "rank_timeout": 120.0,
     }
     assert {*free, "data.test"} == set(FREE_TO_CHANGE)
     config = settings(tmp_path, data=data, **free)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import sys
+import tempfile
+import time
+import traceback
+from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cbmi.cli import training  # noqa: F401
 
@@ -16,10 +21,18 @@ from cbmi.cli import training  # noqa: F401
 from cbmi.cli import experiments, humaneval, models  # noqa: F401
 from cbmi.cli.app import app
 from cbmi.errors import UserError
+from cbmi.version import __version__
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+SPOKEN = "cbmi has spoken"  # at torchrun's store, once a process has said why it ends
+ECHO_PATIENCE = 5.0  # seconds that the others wait for that
+REPORT_STATUS = 70  # of an error that nobody has thought of
 
 
 def main() -> None:
     """The command line's entry."""
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Output is often kept in files: the same on every platform.
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
@@ -31,24 +44,109 @@ def main() -> None:
     except SystemExit as end:
         _exit(end.code)
     except UserError as error:
-        if _first_to_say(str(error)):
-            print(f"cbmi: {error}", file=sys.stderr)
+        _say(str(error))
         _exit(2)
     except BrokenPipeError:
         _discard_output()  # nobody reads on
         _exit(141)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        place = error.filename or "standard output"
-        print(f"cbmi: {place}: cannot be written: {error.strerror}.", file=sys.stderr)
+    except KeyboardInterrupt:
         _discard_output()
-        _exit(2)
+        _exit(130)
+    except Exception as error:
+        if _is_echo(error):
+            _exit(1)
+        sentence = sentence_of(error)
+        if sentence is None:
+            _say(_reported(error))
+            status = REPORT_STATUS
+        else:
+            _say(sentence)
+            status = 2
+        _discard_output()
+        _exit(status)
+
+
+def _is_echo(error: Exception) -> bool:
+    """Whether another of torchrun's processes has ended, which has said why."""
+    if _processes() == 1:
+        return False
+    of_torch = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
+    if not of_torch and not any(words in str(error) for words in ("gloo", "closed by peer")):
+        return False
+    deadline = time.monotonic() + ECHO_PATIENCE
+    while time.monotonic() < deadline:
+        with suppress(KeyError, ValueError, RuntimeError):
+            if _store().check([SPOKEN]):
+                return True
+        time.sleep(0.2)
+    return False
+
+
+def sentence_of(error: Exception) -> str | None:
+    """What a user is told of an error of the machine or of a file; None if it is another."""
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno not in (*NO_SPACE, errno.EBADF, errno.EIO):
+            return None
+        place = error.filename or "standard output"
+        failed = "cannot be written" if error.errno in NO_SPACE else "cannot be used"
+        return f"{place}: {failed}: {error.strerror or error}."
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "There is not enough memory for this."
+    if type(error).__name__ == "OutOfMemoryError":  # PyTorch's, which is not imported here
+        return "There is not enough memory on the GPU for this."
+    if isinstance(error, UnicodeError):
+        return f"Text that is not valid UTF-8: {error}."
+    if isinstance(error, json.JSONDecodeError):
+        return f"A file is not the JSON that it should be: {error}."
+    return None
+
+
+def _reported(error: Exception) -> str:
+    """Write all that is known of an error to a file; says where."""
+    what = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+    text = "".join(traceback.format_exception(error))
+    about = f"cbmi {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n{text}"
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="cbmi-error-", suffix=".txt")
+        with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(about)
+    except OSError:
+        return f"This should not have happened ({what})."
+    return f"This should not have happened ({what}); the full report is in {name}."
+
+
+def _say(message: str) -> None:
+    if _first_to_say(message):
+        print(f"cbmi: {message}", file=sys.stderr)
+
+
+class _ClosedOutput(io.StringIO):
+    """Standard output that was closed before the program started: nothing gets lost silently."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+
+
+def _replace_closed_streams() -> None:
+    """Keep numbers 0 to 2 from files that are opened later, and say what cannot be printed."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor < 3:
+        descriptor = os.dup(descriptor)
+    os.close(descriptor)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
 def _discard_output() -> None:
     """What is still to be written to standard output goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _processes() -> int:
@@ -62,19 +160,25 @@ def _first_to_say(message: str) -> bool:
     """
     if _processes() == 1:
         return True
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     try:
-        store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=5),
-        )
+        store = _store()
+        store.add(SPOKEN, 1)
         return bool(store.add(f"cbmi: {message}", 1) == 1)
     except (KeyError, ValueError, RuntimeError):  # no store is left: better twice than not at all
         return True
+
+
+def _store() -> Any:
+    """torchrun's store."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=5),
+    )
 
 
 def _exit(status: int | str | None) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +34,7 @@ Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write here, not to standard output.")
 ]
 Beam = Annotated[
-    int | None, typer.Option(min=1, show_default="4", help="Hypotheses kept at a time.")
+    int | None, typer.Option(min=1, max=1000, show_default="4", help="Hypotheses kept at a time.")
 ]
 TargetFile = Annotated[
     str | None,
@@ -43,9 +42,15 @@ TargetFile = Annotated[
 ]
 SOURCE_HELP = "Source sentences; or a .tsv of sources and translations."
 Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
+HostNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host", metavar="NAME", help="Another name that requests may use: a proxy's, say."
+    ),
+]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
 LengthPenalty = Annotated[
-    float, typer.Option(min=0, help="Scores are divided by length to this power.")
+    float, typer.Option(min=0, max=100, help="Scores are divided by length to this power.")
 ]
 Nbest = Annotated[
     int,
@@ -130,12 +135,11 @@ def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
 @contextmanager
 def spool(path: Path | None) -> Iterator[Path]:
     """A temporary file, beside `path` if possible, for what has to wait before it is written."""
-    from cbmi.files import disk_errors
+    from cbmi.files import disk_errors, temporary_folder
 
     beside = path.resolve().parent if path and (path.is_file() or not path.exists()) else None
-    folder = tempfile.TemporaryDirectory(prefix=".waiting-", dir=beside)
-    with folder as name, disk_errors(Path(name)):
-        yield Path(name) / "waiting"
+    with temporary_folder(beside, "waiting") as folder, disk_errors(folder):
+        yield folder / "waiting"
 
 
 def check_output(path: Path, *inputs: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cbmi.cli.app import Host, Output, Port, app, writer
+from cbmi.cli.app import Host, HostNames, Output, Port, app, writer
 from cbmi.errors import UserError
 
 humaneval = typer.Typer(
@@ -55,11 +55,16 @@ def humaneval_create(
 
 
 @humaneval.command("serve")
-def humaneval_serve(folder: StudyFolder, host: Host = "127.0.0.1", port: Port = 8001) -> None:
+def humaneval_serve(
+    folder: StudyFolder,
+    host: Host = "127.0.0.1",
+    port: Port = 8001,
+    allow_host: HostNames = None,
+) -> None:
     """Serve the page on which annotators rate; prints everyone's private link."""
     from cbmi.serving.annotation import serve_study
 
-    serve_study(folder, host, port)
+    serve_study(folder, host, port, allow_host or ())
 
 
 @humaneval.command("report")

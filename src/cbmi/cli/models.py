@@ -15,6 +15,7 @@ from cbmi.cli.app import (
     Checkpoint,
     Device,
     Host,
+    HostNames,
     LengthPenalty,
     Nbest,
     Output,
@@ -314,6 +315,7 @@ def serve(
     show: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
+    allow_host: HostNames = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -321,7 +323,8 @@ def serve(
     import cbmi
     from cbmi.serving.inspector import serve_inspector
 
-    serve_inspector(cbmi.load(run, checkpoint, device, SCORING_PRECISION), host, port, show)
+    model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
+    serve_inspector(model, host, port, show, allow_host or ())
 
 
 @app.command("prior-accuracy")

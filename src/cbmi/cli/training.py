@@ -24,7 +24,13 @@ from cbmi.errors import UserError
 
 
 @app.command()
-def train(run_file: RunFile, overrides: Overrides = None) -> None:
+def train(
+    run_file: RunFile,
+    overrides: Overrides = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Set aside what was trained, start from scratch.")
+    ] = False,
+) -> None:
     """Train the run that RUN.yaml describes; the same command resumes it."""
     import cbmi
 
@@ -32,15 +38,21 @@ def train(run_file: RunFile, overrides: Overrides = None) -> None:
         run_file, overrides or ()
     )  # a mistake shows before PyTorch is imported
     with stopping():
-        cbmi.train(config)
+        cbmi.train(config, restart=restart)
 
 
 @app.command()
-def prepare(run_file: RunFile, overrides: Overrides = None) -> None:
+def prepare(
+    run_file: RunFile,
+    overrides: Overrides = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Encode again, with the existing vocabulary.")
+    ] = False,
+) -> None:
     """Learn the vocabulary and encode the corpus of a run, without training."""
     import cbmi
 
-    cbmi.prepare(cbmi.read_config(run_file, overrides or ()))
+    cbmi.prepare(cbmi.read_config(run_file, overrides or ()), again=again)
 
 
 @app.command()

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cbmi.errors import UserError
-from cbmi.files import disk_errors, read_json
+from cbmi.files import disk_errors, read_json, sha256
+
+DIGEST = 32  # hexadecimal digits of SHA-256 that are kept
 
 
 class PackedSentences(NamedTuple):
@@ -44,6 +46,8 @@ class CorpusMeta:
     copies: int = 0  # pairs here whose target equals their source
     repaired_lines: int = 0
     sha256: tuple[str, ...] = ()  # digests of `files`
+    # Digests of what was made, by file; older versions have none.
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,6 +59,7 @@ class CorpusMeta:
             "copies": self.copies,
             "repaired_lines": self.repaired_lines,
             "sha256": list(self.sha256),
+            "digests": dict(self.digests),
         }
 
     @classmethod
@@ -69,6 +74,7 @@ class CorpusMeta:
             copies=values.get("copies", 0),
             repaired_lines=values.get("repaired_lines", 0),
             sha256=tuple(values.get("sha256", ())),
+            digests=dict(values.get("digests", {})),
         )
 
 
@@ -78,8 +84,25 @@ def read_meta(folder: Path) -> CorpusMeta:
     values = read_json(path)
     try:
         return CorpusMeta.from_json(values)
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise damaged(path) from None
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Digests of the files of a folder of prepared data, by name from there."""
+    digests = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            digests[str(file.relative_to(folder))] = sha256(file)[:DIGEST]
+    return digests
+
+
+def check_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Refuse prepared data that are not what preparation wrote. Reads them once."""
+    for name, known in digests.items():
+        file = folder / name
+        if not file.is_file() or sha256(file)[:DIGEST] != known:
+            raise damaged(file)
 
 
 class Side:
@@ -120,6 +143,9 @@ class SideWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.ids.close()
         self.offsets.close()
 
@@ -188,7 +214,7 @@ def new_array(path: Path, dtype: np.dtype, count: int, value: float) -> np.memma
 
 def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     """A file of `count` values as a memory map to read from."""
-    size = path.stat().st_size if path.exists() else -1
+    size = path.stat().st_size if path.is_file() else -1
     if size != count * dtype.itemsize:
         raise damaged(path)
     if count == 0:
@@ -199,6 +225,5 @@ def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
 def damaged(path: Path) -> UserError:
     """The error of a file of a prepared corpus that is not what preparation wrote."""
     return UserError(
-        f"{path}: the prepared data are damaged; "
-        f"delete the folder {path.parent} to prepare them again."
+        f"{path}: the prepared data are damaged; cbmi prepare RUN.yaml --again makes them again."
     )

@@ -12,12 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from cbmi.config import DataSettings
-from cbmi.data.corpus import Corpus, CorpusMeta, SideWriter, damaged, read_meta
-from cbmi.data.segmentations import open_segmentations, sample_segmentations
+from cbmi.data.corpus import (
+    Corpus,
+    CorpusMeta,
+    SideWriter,
+    check_digests,
+    damaged,
+    digests_of,
+    read_meta,
+)
+from cbmi.data.segmentations import check_segmentations, open_segmentations, sample_segmentations
 from cbmi.data.text import count_lines, is_copy, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, digest, to_json
+from cbmi.files import atomic_folder, digest, to_json, unchanged
 from cbmi.progress import bar, say
 
 CHUNK = 20_000  # pairs encoded at a time
@@ -41,8 +49,12 @@ def load_vocabularies(folder: Path, shared: bool) -> tuple[Vocabulary, Vocabular
     return source, target
 
 
-def prepare_corpora(data: DataSettings, folder: Path) -> None:
-    """Make what is missing of `folder`/vocab and `folder`/data: train, valid, segmentations."""
+def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> None:
+    """Make what is missing of `folder`/vocab and `folder`/data: train, valid, segmentations.
+
+    Refuses files that change meanwhile. `again`: the data are made again from the same text, and
+    take the place of those that are there.
+    """
     vocabulary_folder = folder / "vocab"
     train_folder = folder / "data" / "train"
     valid_folder = folder / "data" / "valid"
@@ -50,15 +62,24 @@ def prepare_corpora(data: DataSettings, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not vocabulary_folder.exists():
         say(f"Learning the vocabulary: {data.vocabulary.size:,} pieces")
-        learn_vocabularies(data, vocabulary_folder)
+        with unchanged(data.train):
+            learn_vocabularies(data, vocabulary_folder)
     source, target = load_vocabularies(vocabulary_folder, data.vocabulary.shared)
-    if not train_folder.exists():
+    if train_folder.exists() and again:
+        check_unchanged(train_folder, data.train)
+    if train_folder.exists() and not again:
+        check_digests(train_folder, read_meta(train_folder).digests)
+    else:
         encode(data.train, source, target, train_folder, data.max_length, data.drop_copies)
         _report_copies(train_folder)
-    if data.valid and not valid_folder.exists():
+    if data.valid and valid_folder.exists() and not again:
+        check_digests(valid_folder, read_meta(valid_folder).digests)
+    elif data.valid:
         encode(data.valid, source, target, valid_folder, LONGEST_VALIDATION)
     check_unchanged(train_folder, data.train)
-    if data.segmentations and not segmentations_folder.exists():
+    if data.segmentations and segmentations_folder.exists() and not again:
+        check_segmentations(segmentations_folder)
+    elif data.segmentations:
         sample_segmentations(
             Corpus(train_folder),
             data.train,
@@ -144,7 +165,7 @@ def encode(
     repairs: Counter[str] = Counter()
     dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder) as temporary, unchanged(files):
         with (
             SideWriter(temporary, "source", dtype) as source_side,
             SideWriter(temporary, "target", dtype) as target_side,
@@ -170,6 +191,7 @@ def encode(
             copies=tally.copies_kept,
             repaired_lines=repairs["repaired"],
             sha256=tuple(digest(path) for path in files),
+            digests=digests_of(temporary),
         )
         (temporary / "meta.json").write_text(to_json(meta.to_json()), encoding="utf-8")
     pieces = source_side.tokens + target_side.tokens

@@ -24,10 +24,10 @@ import numpy as np
 
 from cbmi.config import SegmentationSettings
 from cbmi.data.bpe_dropout import MergeTable, SampledWords, sample_words
-from cbmi.data.corpus import Corpus, Side, SideWriter, damaged
+from cbmi.data.corpus import Corpus, Side, SideWriter, check_digests, damaged, digests_of
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import EOS, Vocabulary
-from cbmi.files import atomic_folder, read_json, to_json
+from cbmi.files import atomic_folder, read_json, to_json, unchanged
 from cbmi.progress import bar, say
 
 BLOCK = 50_000  # pairs segmented at a time
@@ -150,7 +150,7 @@ def sample_segmentations(
     sampled = [name for name in sides if settings.sides in (name, "both")]
     dtype = np.dtype(corpus.meta.dtype)
     total = len(corpus) * settings.samples
-    with atomic_folder(folder) as temporary, ExitStack() as stack:
+    with atomic_folder(folder) as temporary, unchanged(files), ExitStack() as stack:
         writers: dict[str, list[SideWriter]] = {name: [] for name in sampled}
         for number in range(settings.samples):
             (temporary / str(number)).mkdir()
@@ -174,7 +174,13 @@ def sample_segmentations(
         tokens = {}
         for name in sampled:
             tokens[name] = [writer.tokens for writer in writers[name]]
-        meta = {"settings": settings.model_dump(mode="json"), "tokens": tokens}
+            for writer in writers[name]:
+                writer.close()
+        meta = {
+            "settings": settings.model_dump(mode="json"),
+            "tokens": tokens,
+            "digests": digests_of(temporary),
+        }
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
     say(f"Sampled {settings.samples} segmentations of {len(corpus):,} pairs: {folder}")
 
@@ -199,6 +205,15 @@ def _blocks(
             block = []
     if block:
         yield np.arange(first, first + len(block)), block
+
+
+def check_segmentations(folder: Path) -> None:
+    """Refuse segmentations that are not what sampling wrote. Reads them once."""
+    meta = read_json(folder / "meta.json")
+    try:
+        check_digests(folder, meta.get("digests", {}))
+    except AttributeError:
+        raise damaged(folder / "meta.json") from None
 
 
 def open_segmentations(corpus: Corpus, folder: Path) -> list[Corpus]:

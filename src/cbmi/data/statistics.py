@@ -18,7 +18,14 @@ from cbmi.data.corpus import Corpus, TokenValueBlock, map_array, new_array
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.data.weights import read_weights
 from cbmi.errors import UserError
-from cbmi.files import atomic_file, disk_errors, sha256, to_json, write_atomically
+from cbmi.files import (
+    atomic_file,
+    disk_errors,
+    read_json,
+    sha256,
+    to_json,
+    write_atomically,
+)
 
 BLOCK = 1 << 22  # tokens counted at a time
 
@@ -39,7 +46,8 @@ class Statistics:
         if not path.exists():
             with self._new_file(path) as temporary:
                 counts_of_pieces(self.corpus, size).tofile(temporary)
-        return map_array(path, np.dtype(np.int64), size)
+            self._note(path)
+        return self._mapped(path, np.dtype(np.int64), size)
 
     def bmi(self) -> np.ndarray:
         """(target tokens,) float16: bilingual mutual information; 0 for the end of sentence."""
@@ -81,8 +89,20 @@ class Statistics:
                 for places, values in blocks:
                     token_values[places] = values
                 token_values.flush()
-            seconds = time.monotonic() - start
-            write_atomically(path.with_name(f"{name}.json"), to_json({"seconds": seconds}))
+            self._note(path, seconds=time.monotonic() - start)
+        return self._mapped(path, dtype, count)
+
+    def _note(self, path: Path, **more: float) -> None:
+        """Write down what was made, for `_mapped`."""
+        note = {"sha256": sha256(path), **more}
+        write_atomically(path.with_name(f"{path.name}.json"), to_json(note))
+
+    def _mapped(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+        """The file as a memory map; refuses what is not what was made. Reads it once."""
+        note = path.with_name(f"{path.name}.json")
+        known = read_json(note) if note.exists() else {}
+        if isinstance(known, dict) and known.get("sha256", "") not in ("", sha256(path)):
+            raise UserError(f"{path} is damaged; delete it, and it is made again.")
         return map_array(path, dtype, count)
 
     @contextmanager

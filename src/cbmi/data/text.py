@@ -19,6 +19,7 @@ from cbmi.progress import say
 BYTE_ORDER_MARK = "\ufeff"
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 ZST_CHUNK = 1 << 16  # compressed bytes read at a time
+LONGEST_LINE = 100_000_000  # bytes
 COUNT_CHUNK = 1 << 20  # bytes read at a time to count lines
 
 
@@ -127,12 +128,25 @@ def decode_lines(file: Iterable[bytes], path: str, counts: Counter[str]) -> Iter
     """
     number = 0
     try:
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(_bounded_lines(file), start=1):
+            if len(raw) > LONGEST_LINE:
+                raise UserError(
+                    f"{path}, line {number}: this line is over {LONGEST_LINE // 1_000_000} MB long."
+                )
             yield _clean(raw, path, number, counts)
     except BROKEN_ARCHIVE as error:
         raise UserError(f"{path}: the archive is damaged after line {number} ({error}).") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
+
+
+def _bounded_lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines, or the beginning of one that is too long: a line may be larger than memory."""
+    if not isinstance(file, io.BufferedIOBase):
+        yield from file
+        return
+    while raw := file.readline(LONGEST_LINE + 1):
+        yield raw
 
 
 def _clean(raw: bytes, path: str, number: int, counts: Counter[str]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import sentencepiece
 
 from cbmi.errors import UserError
+from cbmi.files import require_ordinary
 from cbmi.progress import say
 
 PAD = 0
@@ -25,6 +26,7 @@ SPACE = "\u2581"  # how sentencepiece writes a space
 
 MAX_ENCODING_THREADS = 16
 LINES_PER_THREAD = 500  # a few lines are not worth a second thread
+SMALLEST = 300  # pieces of a vocabulary: 256 are for single bytes, 4 are special
 LONGEST_SAMPLE = 4192  # bytes; a vocabulary is learnt without longer lines
 
 
@@ -41,6 +43,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
+        require_ordinary(path)
         try:
             return cls(path.read_bytes())
         except OSError as error:
@@ -150,6 +153,11 @@ class _TrainingSample:
 def _why_not(message: str, size: int) -> str:
     """Why sentencepiece refused a size; the bound is told only in the words of its message."""
     most = re.search(r"<= (\d+)", message)
+    if most and int(most.group(1)) < SMALLEST:
+        return (
+            f"data.vocabulary.size: this corpus is too small for a vocabulary: it allows "
+            f"{most.group(1)} pieces, and {SMALLEST} are the least; use more text."
+        )
     if most:
         return (
             f"data.vocabulary.size: {size} is larger than this corpus allows; "

@@ -216,7 +216,7 @@ def job_environment(devices: list[str]) -> dict[str, str]:
 
 def job_command(job: Job, device: str, plan: Plan) -> list[str]:
     """The command of a job's process: one that a user could give."""
-    cbmi = [sys.executable, "-m", "cbmi"]
+    cbmi = [sys.executable, "-P", "-m", "cbmi"]
     if job.kind is JobKind.CORPUS:
         return [*cbmi, "prepare", str(job.run_file)]
     if job.kind is JobKind.PRIOR_ACCURACY:

@@ -8,7 +8,7 @@ PREFIX.scores: another threshold, or the other score, costs no more scoring.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from cbmi.errors import UserError
-from cbmi.files import alone_in, atomic_file
-from cbmi.filtering.page import write_filter_page
+from cbmi.files import alone_in, atomic_files, unchanged, write_together
+from cbmi.filtering.page import filter_page
 from cbmi.filtering.rules import (
     RULED_OUT,
     FilterSettings,
@@ -106,7 +106,8 @@ def filter_corpus(
     scores.check()
     outputs = _outputs(prefix, model)
     _check_outputs(outputs, prefix, files)
-    with alone_in(scores.folder) if world.first else nullcontext():
+    alone = alone_in(scores.folder) if world.first else nullcontext()
+    with alone, unchanged(files) as check_unchanged:
         if world.first:
             scores.claim()
         world.barrier()
@@ -121,9 +122,11 @@ def filter_corpus(
         if settings.drops_pairs:
             threshold = settings.threshold(table.scores, verdicts)
             sentences.append(outcome(settings, verdicts, threshold))
-        write_filter_page(outputs.page, model, files, settings, table, verdicts, sentences)
+        page = filter_page(outputs.page, model, files, settings, table, verdicts, sentences)
         if settings.drops_pairs:
-            _write_parts(files, table.scores, verdicts, outputs)
+            _write_all(files, table.scores, verdicts, outputs, page, check_unchanged)
+        else:
+            write_together(page)
     for note in notes:
         say(note)
     if not settings.drops_pairs:
@@ -190,21 +193,38 @@ def _verdicts(settings: FilterSettings, table: PairTable, files: Sequence[str]) 
     raise UserError(f"{where}: nothing would be left. {text}")
 
 
-def _write_parts(
-    files: Sequence[str], scores: np.ndarray, verdicts: np.ndarray, outputs: _Outputs
+def _write_all(
+    files: Sequence[str],
+    scores: np.ndarray,
+    verdicts: np.ndarray,
+    outputs: _Outputs,
+    page: Mapping[Path, str | bytes],
+    check_unchanged: Callable[[], None],
 ) -> None:
-    """Both sides, the scores, and why a pair was dropped.
+    """Both sides, the scores, why a pair was dropped, and the page.
 
-    All files appear when all are complete.
+    They take their places together, when all are complete.
     """
+    parts = outputs.parts()
+    with atomic_files([*parts, *page]) as temporaries:
+        for temporary, content in zip(temporaries[len(parts) :], page.values(), strict=True):
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        _write_parts(files, scores, verdicts, temporaries[: len(parts)], len(outputs.kept))
+        check_unchanged()  # before anything takes the place of what was there
+
+
+def _write_parts(
+    files: Sequence[str],
+    scores: np.ndarray,
+    verdicts: np.ndarray,
+    parts: Sequence[Path],
+    kept_parts: int,
+) -> None:
+    """Write the files of what is kept, the first `kept_parts`, and of what is dropped."""
     with ExitStack() as stack:
-        # All streams are opened after all files, so all are closed before the first file appears.
-        kept_files = [stack.enter_context(atomic_file(path)) for path in outputs.kept.values()]
-        dropped_files = [
-            stack.enter_context(atomic_file(path)) for path in outputs.dropped.values()
-        ]
-        kept = [_open(stack, path) for path in kept_files]
-        dropped = [_open(stack, path) for path in dropped_files]
+        streams = [_open(stack, path) for path in parts]
+        kept = streams[:kept_parts]
+        dropped = streams[kept_parts:]
         seen = 0
         with bar("Writing", len(scores), "pairs") as progress:
             for window in read_windows(files, Counter()):

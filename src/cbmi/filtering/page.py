@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cbmi.data.text import read_pairs
-from cbmi.files import write_atomically
 from cbmi.filtering.rules import (
     IN_WORDS,
     RULED_OUT,
@@ -104,7 +103,7 @@ class _ShareRow(NamedTuple):
     score: float  # the lowest that is kept
 
 
-def write_filter_page(
+def filter_page(
     path: Path,
     model: TrainedModel,
     files: Sequence[str],
@@ -112,8 +111,8 @@ def write_filter_page(
     table: PairTable,
     verdicts: np.ndarray,
     notes: Sequence[str],
-) -> None:
-    """Write the page to PATH and its histogram beside it, as CSV, SVG and PNG.
+) -> dict[Path, str | bytes]:
+    """The page at PATH, and its histogram beside it as CSV, SVG and PNG: contents by file.
 
     The histogram and the table are of the pairs that no rule drops. `notes` are sentences for the
     top of the page.
@@ -133,11 +132,12 @@ def write_filter_page(
         "factors": FACTORS,
     }
     stem = path.with_suffix("")
-    write_atomically(Path(f"{stem}.histogram.csv"), _histogram_csv(bars))
-    write_atomically(Path(f"{stem}.histogram.svg"), picture.svg)
-    write_atomically(Path(f"{stem}.histogram.png"), picture.png)
-    page = render_page("cbmi.filtering", "filter.html.jinja", view, number=score_text)
-    write_atomically(path, page)
+    return {
+        Path(f"{stem}.histogram.csv"): _histogram_csv(bars),
+        Path(f"{stem}.histogram.svg"): picture.svg,
+        Path(f"{stem}.histogram.png"): picture.png,
+        path: render_page("cbmi.filtering", "filter.html.jinja", view, number=score_text),
+    }
 
 
 def histogram(scores: np.ndarray) -> Histogram:

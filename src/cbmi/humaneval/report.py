@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cbmi.errors import UserError
-from cbmi.files import write_atomically
+from cbmi.files import write_together
 from cbmi.humaneval.agreement import interval, mean_kappa, paired_test, reading
 from cbmi.humaneval.study import CRITERIA, RatingRow, Study
 from cbmi.reporting.latex import escaped
@@ -201,8 +201,7 @@ def write_study_report(study: Study, folder: Path) -> str:
         "systems.csv": _systems_csv(summary),
         "ratings.csv": csv_text([RatingRow._fields, *study.table()]),
     }
-    for name, content in files.items():
-        write_atomically(folder / name, content)
+    write_together({folder / name: content for name, content in files.items()})
     return text
 
 

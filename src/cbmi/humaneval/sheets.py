@@ -16,6 +16,7 @@ from cbmi.humaneval.study import CRITERIA, HIGHEST, LOWEST, Rating, Study
 COLUMNS = ("annotator", "item", "source", "reference", "translation", *CRITERIA)
 DELIMITERS = ",;\t"  # spreadsheet programs choose by the language they are set to
 _FIELD_LIMIT = threading.Lock()  # held while the csv module's limit is raised
+LONGEST_NUMBER = 18  # digits of an item's number
 VALUES = [str(value) for value in range(LOWEST, HIGHEST + 1)]
 
 
@@ -81,9 +82,15 @@ def _read_ratings(
     """The rating of every cell that is filled in. `known`: numbers of the study's items."""
     first_line = text.split("\n", 1)[0]
     delimiter = max(DELIMITERS, key=first_line.count)
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        names = list(rows.fieldnames or ())
+    except csv.Error as error:
+        raise UserError(f"{path}, line 1: {error}.") from None
     for column in ("item", *CRITERIA):
-        if column not in (rows.fieldnames or ()):
+        if names.count(column) > 1:
+            raise UserError(f"{path}, line 1: two columns are named '{column}'; keep one of them.")
+        if column not in names:
             raise UserError(
                 f"{path}, line 1: there is no column '{column}'; "
                 "import a sheet that cbmi humaneval export wrote."
@@ -111,8 +118,9 @@ def _read_ratings(
 def _item_of(row: Mapping[str, str | None], where: str, known: Collection[int]) -> int:
     cell = (row["item"] or "").strip()
     # "²" is a digit for Python, too.
-    if not cell.isascii() or not cell.isdigit() or int(cell) not in known:
-        raise UserError(f"{where}, column item: there is no item '{cell}' in this study.")
+    is_number = cell.isascii() and cell.isdigit() and len(cell) <= LONGEST_NUMBER
+    if not is_number or int(cell) not in known:
+        raise UserError(f"{where}, column item: there is no item '{cell[:40]}' in this study.")
     return int(cell)
 
 
@@ -123,7 +131,7 @@ def _ratings_of(row: Mapping[str, str | None], where: str, item: int) -> Iterato
             continue
         if cell not in VALUES:
             raise UserError(
-                f"{where}, column {criterion}: '{cell}' should be a whole number "
+                f"{where}, column {criterion}: '{cell[:40]}' should be a whole number "
                 f"from {LOWEST} to {HIGHEST}."
             )
         yield Rating(item, criterion, int(cell))

@@ -132,8 +132,10 @@ def create_study(
     draw = random.Random(seed)
     lines = sorted(draw.sample(filled, sample))
     with disk_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)  # it holds the annotators' private links
     with atomic_file(path) as temporary:
+        temporary.touch(mode=0o600)
         study = Study(temporary, new=True)
         study.fill(lines, sources, references, translations, annotators, draw)
     report_repaired(counts)

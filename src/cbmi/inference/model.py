@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cbmi.data.vocabulary import EOS, Vocabulary
@@ -20,6 +21,7 @@ from cbmi.model import LanguageModel, Packed, Translator
 from cbmi.model.fusion import GoldScores, gold_scores
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
+from cbmi.training.belonging import check_belongs
 from cbmi.training.networks import new_language_model, new_translator
 from cbmi.training.run import RunDirectory
 from cbmi.training.validation import SPECIAL
@@ -62,13 +64,15 @@ class TrainedModel:
         self.config = self.run.config()
         self.folder = self._checkpoint_folder(checkpoint)
         self.source, self.target = self.run.vocabularies()
+        state = store.read_state(self.folder)
+        check_belongs(self.run, self.config, state.made_with, self.folder, data=False)
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
         sizes = (len(self.source), len(self.target))
+        self._check_size(sizes)
         self.translator = self._loaded(new_translator(self.config, sizes), store.TRANSLATOR)
         self._language_model: LanguageModel | None = None
-        fusion = store.read_state(self.folder).fusion
-        self.fusion = Fusion(self.language_model(), fusion) if fusion else None
+        self.fusion = Fusion(self.language_model(), state.fusion) if state.fusion else None
         self.truncated = 0  # lines truncated at LONGEST_LINE pieces so far
 
     def __repr__(self) -> str:
@@ -100,8 +104,30 @@ class TrainedModel:
         problem = store.damage(self.folder, [name])
         if problem:
             raise UserError(f"{self.folder}: {problem}; choose another checkpoint.")
-        store.load_weights(network, store.require_tensors(self.folder, name), self.folder)
+        tensors = store.require_tensors(self.folder, name)
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise UserError(
+                f"{self.folder}: {name}.safetensors has weights that are NaN or infinite; choose "
+                "another checkpoint."
+            )
+        store.load_weights(network, tensors, self.folder)
         return network.to(self.device, self.precision).eval().requires_grad_(False)
+
+    def _check_size(self, sizes: tuple[int, int]) -> None:
+        """Refuse a config.yaml of a model that the weights are not of, before it is allocated."""
+        shapes = store.shapes(self.folder, store.TRANSLATOR)
+        model = self.config.model
+        fits = model.encoder_layers + model.decoder_layers <= len(shapes)
+        if fits:
+            with torch.device("meta"):  # shapes without memory
+                network = new_translator(self.config, sizes)
+            wanted = {name: tuple(one.shape) for name, one in store.weights_of(network).items()}
+            fits = wanted == shapes
+        if not fits:
+            raise UserError(
+                f"{self.run.config_file}: its model, or the vocabulary, is not that of the weights "
+                f"in {self.folder}."
+            )
 
     def language_model(self) -> LanguageModel:
         """The language model that was trained beside the translator."""

@@ -46,22 +46,25 @@ def train_and_test(
     changes: Mapping[str, Any],
     on_log: Callable[[dict[str, Any]], None] | None,
     progress: bool,
+    restart: bool = False,
 ) -> Path:
     """Train a run, then translate and score its test sets; returns the run directory."""
     settings = settings_of(config, changes)
     with _shown(progress):
-        run = train_run(settings, cast("OnRecord | None", on_log))
+        run = train_run(settings, cast("OnRecord | None", on_log), restart)
         if is_first_process():
             with run.lock():
                 score_test_sets(run)
     return run.path
 
 
-def prepare_data(config: Config, changes: Mapping[str, Any], progress: bool) -> Path:
+def prepare_data(
+    config: Config, changes: Mapping[str, Any], progress: bool, again: bool = False
+) -> Path:
     """Learn the vocabulary and encode the corpus of a run; returns the run directory."""
     settings = settings_of(config, changes)
     with _shown(progress):
-        run: RunDirectory = prepare_only(settings)
+        run: RunDirectory = prepare_only(settings, again)
     return run.path
 
 

@@ -8,7 +8,6 @@ place in the package that uses the network, and only when it is asked to.
 from __future__ import annotations
 
 import http.client
-import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from cbmi.data.text import check_pairs
 from cbmi.demo.corpus import write as write_demo
 from cbmi.errors import MissingExtra, UserError, import_extra
-from cbmi.files import disk_errors
+from cbmi.files import disk_errors, swap_in, temporary_folder
 from cbmi.overrides import nearest
 from cbmi.progress import bar, say
 
@@ -84,7 +83,7 @@ def _from_mtdata(languages: tuple[str, str], *names: str) -> Fetch:
         if find_spec("mtdata") is None:
             raise MissingExtra("A WMT training set", "corpora")
         with tempfile.TemporaryDirectory(dir=places[0].parent) as folder:
-            command = [sys.executable, "-m", "mtdata", "get"]
+            command = [sys.executable, "-P", "-m", "mtdata", "get"]
             command += ["-l", "-".join(languages)]
             command += ["--train", *names]
             command += ["--merge", "--compress", "-o", folder]
@@ -198,15 +197,11 @@ def get_corpus(name: str, folder: Path) -> None:
 
 def _fetch(part: CorpusPart, folder: Path) -> int:
     """Get a part, check it, and only then move it to its place; returns the number of pairs."""
-    with (
-        disk_errors(folder),
-        tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as temporary,
-    ):
-        new = _places(Path(temporary), part)
+    with disk_errors(folder), temporary_folder(folder, "new") as temporary:
+        new = _places(temporary, part)
         part.fetch(new)
         pairs = _check(part, new)
-        for file, place in zip(new, _places(folder, part), strict=True):
-            os.replace(file, place)
+        swap_in(new, _places(folder, part))
     return pairs
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cbmi.errors import import_extra
-from cbmi.files import write_atomically
+from cbmi.files import write_together
 from cbmi.progress import say
 
 if TYPE_CHECKING:
@@ -153,9 +153,11 @@ def drawn(figure: Figure) -> Picture:
 
 def write_pictures(folder: Path, pictures: Mapping[str, Picture]) -> None:
     """Write NAME.svg and NAME.png for each picture by its name."""
+    contents: dict[Path, str | bytes] = {}
     for name, picture in pictures.items():
-        write_atomically(folder / f"{name}.svg", picture.svg)
-        write_atomically(folder / f"{name}.png", picture.png)
+        contents[folder / f"{name}.svg"] = picture.svg
+        contents[folder / f"{name}.png"] = picture.png
+    write_together(contents)
 
 
 def data_address(svg: bytes) -> str:

@@ -5,6 +5,7 @@ A rating is on disk before its request is answered.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +31,7 @@ from cbmi.progress import say
 from cbmi.reporting.cells import FACTORS
 from cbmi.serving.web import (
     Body,
+    HostNames,
     address,
     allowed_hosts,
     application,
@@ -49,12 +51,14 @@ class RatingRequest(Body):
     value: Annotated[int, Field(ge=LOWEST, le=HIGHEST)]
 
 
-def annotation_app(study: Study, hosts: tuple[str, ...] | None) -> Starlette:
+def annotation_app(study: Study, hosts: HostNames) -> Starlette:
     """The annotators' pages. A page is found by its annotator's secret token only.
 
-    `hosts`: see `cbmi.serving.web.application`. SQLite may wait for a lock, so all calls of the
-    study go to a thread.
+    SQLite may wait for a lock, so all calls of the study go to a thread.
     """
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
     async def annotator(request: Request) -> str:
         name = await run_in_threadpool(study.annotator, request.path_params["token"])
@@ -89,6 +93,7 @@ def annotation_app(study: Study, hosts: tuple[str, ...] | None) -> Starlette:
         return JSONResponse({"saved": wanted.model_dump()})
 
     routes = [
+        Route("/health", health),
         Route("/{token}", without_slash),
         Route("/{token}/", show),
         Route("/{token}/items", items),
@@ -103,11 +108,11 @@ def private_links(study: Study, base: str) -> str:
     return "\n".join(lines)
 
 
-def serve_study(folder: Path, host: str, port: int) -> None:
+def serve_study(folder: Path, host: str, port: int, names: Iterable[str] = ()) -> None:
     """Print the annotators' links, and serve their pages until stopped."""
     study = open_study(folder)
     sock = listen(host, port)
-    app = annotation_app(study, allowed_hosts(host))
+    app = annotation_app(study, allowed_hosts(host, names))
     print(private_links(study, address(sock)), flush=True)
     say("Give every annotator their own link (press Ctrl-C to stop; every rating is kept).")
     serve(app, sock)

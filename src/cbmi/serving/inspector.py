@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -33,7 +33,16 @@ from cbmi.serving.api import (
     openapi,
 )
 from cbmi.serving.batching import Batcher, Busy
-from cbmi.serving.web import address, allowed_hosts, application, listen, page, read_body, serve
+from cbmi.serving.web import (
+    HostNames,
+    address,
+    allowed_hosts,
+    application,
+    listen,
+    page,
+    read_body,
+    serve,
+)
 
 INVENTED = math.log(2)  # a content word whose CBMI is below it owes the source next to nothing
 # The pieces that BPE found first, this share of the vocabulary, are the function words: it joins
@@ -63,8 +72,8 @@ class Inspector:
         self.scorer = PairScorer(model)
         self.batcher = Batcher(self._compute, WORK)
 
-    def app(self, hosts: tuple[str, ...] | None) -> Starlette:
-        """The pages and the API; `hosts` as in `application`."""
+    def app(self, hosts: HostNames) -> Starlette:
+        """The pages and the API."""
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -251,10 +260,12 @@ def _one_line(text: str) -> str:
     return " ".join(text.replace("\0", " ").split())
 
 
-def serve_inspector(model: TrainedModel, host: str, port: int, show: bool) -> None:
+def serve_inspector(
+    model: TrainedModel, host: str, port: int, show: bool, names: Iterable[str] = ()
+) -> None:
     """Serve the page and the API until stopped; `show` opens the page in the browser."""
     sock = listen(host, port)
-    app = Inspector(model).app(allowed_hosts(host))
+    app = Inspector(model).app(allowed_hosts(host, names))
     here = address(sock)
     say(f"{here}  (API: {here}/docs; press Ctrl-C to stop)")
     serve(app, sock, here if show else None)

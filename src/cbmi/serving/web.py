@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
+import logging
 import os
+import resource
 import socket
 import sys
+import threading
+import time
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import uvicorn
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,6 +25,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cbmi.config import sentence_of
 from cbmi.errors import UserError
@@ -29,6 +35,11 @@ from cbmi.reporting.pages import render_page
 LARGEST_BODY = 256 * 1024  # bytes
 PATIENCE = 30  # seconds that the body of a request may take
 BACKLOG = 1024  # connections that wait to be accepted
+REQUEST_PATIENCE = 10  # seconds that the first lines of a request may take
+MOST_CONNECTIONS = 1000  # at a time; beyond that, the one that has been idle longest is closed
+SPARE_FILES = 100  # file descriptors that are not for connections
+LINES_PER_MINUTE = 20  # of errors that the terminal shows
+ROUNDS_TO_READ = 10  # of the event loop: a connection is accepted, set up and read in three
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SAFE = {
     "Content-Security-Policy": (
@@ -71,12 +82,31 @@ async def read_body(request: Request, kind: type[BodyType]) -> BodyType:
         raise HTTPException(400, "The request is not valid JSON in UTF-8.") from None
 
 
-def application(
-    routes: Sequence[BaseRoute], hosts: tuple[str, ...] | None, lifespan: Any = None
-) -> Starlette:
+class HostNames(NamedTuple):
+    """The host names that a request may use.
+
+    A page elsewhere can point its own name at this machine, but not a number.
+    """
+
+    names: frozenset[str]
+    any_address: bool = False  # whether a request may use any IP address
+
+    def allow(self, host: str) -> bool:
+        return host in self.names or (self.any_address and _is_address(host))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def application(routes: Sequence[BaseRoute], hosts: HostNames, lifespan: Any = None) -> Starlette:
     """An app with these routes that sends the headers in `SAFE` and answers errors as JSON.
 
-    `hosts`: the only host names that a request may use; None for any. `lifespan`: as Starlette's.
+    `lifespan`: as Starlette's.
     """
     app = Starlette(
         routes=routes,
@@ -103,7 +133,8 @@ async def _nobody_reads(request: Request, error: Exception) -> Response:
 
 
 async def _server_error(request: Request, error: Exception) -> Response:
-    say(f"{request.method} {request.url.path}: {type(error).__name__}: {error}")
+    if _errors_shown.passes():
+        say(f"{request.method} {request.url.path}: {type(error).__name__}: {error}")
     return JSONResponse({"error": "Internal server error; see the server's terminal."}, 500)
 
 
@@ -113,7 +144,7 @@ class _Guard:
     A foreign host name means that a page elsewhere has pointed its name at this machine.
     """
 
-    def __init__(self, app: Any, hosts: tuple[str, ...] | None) -> None:
+    def __init__(self, app: Any, hosts: HostNames) -> None:
         self.app = app
         self.hosts = hosts
 
@@ -121,7 +152,7 @@ class _Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if self.hosts is not None and _host(scope) not in self.hosts:
+        if not self.hosts.allow(_host(scope)):
             response = JSONResponse(
                 {"error": "This server does not answer to that host name."}, 421, headers=SAFE
             )
@@ -151,16 +182,24 @@ def page(name: str, view: Mapping[str, Any]) -> HTMLResponse:
     return HTMLResponse(render_page("cbmi.serving", name, view))
 
 
-def allowed_hosts(host: str) -> tuple[str, ...] | None:
-    """The host names that requests may use if the server listens on `host`; None for any.
+def allowed_hosts(host: str, more: Iterable[str] = ()) -> HostNames:
+    """The host names that requests may use if the server listens on `host`.
 
-    On a network any name is allowed: the names that this machine has there are not known.
+    On a network these are the names that this machine knows itself by, and any IP address. `more`:
+    further names, such as a proxy's.
     """
-    return LOOPBACK if host in LOOPBACK else None
+    further = {name.lower() for name in more}
+    if host in LOOPBACK:
+        return HostNames(frozenset({*LOOPBACK, *further}))
+    own = {socket.gethostname().lower(), socket.getfqdn().lower()}
+    own |= {f"{name.partition('.')[0]}.local" for name in own}
+    return HostNames(frozenset({*LOOPBACK, *own, *further, host.lower()}), any_address=True)
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket to serve on. Port 0 takes a free one."""
+    if not host.strip():
+        raise UserError("--host: name an address to listen on, such as 127.0.0.1.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -190,8 +229,14 @@ def address(sock: socket.socket) -> str:
 
 def serve(app: Starlette, sock: socket.socket, show: str | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM. `show`: a URL to open in the browser."""
+    _allow_many_files()
+    limit = _LimitedLines()
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(limit)
     config = uvicorn.Config(
         app,
+        http=_Connection,
+        ws="none",
         # Below that level, every malformed request logs a line: anybody could fill the disk.
         log_level="error",
         access_log=False,
@@ -200,13 +245,125 @@ def serve(app: Starlette, sock: socket.socket, show: str | None = None) -> None:
         timeout_graceful_shutdown=3,
         backlog=BACKLOG,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     app.state.stopping = lambda: server.should_exit
     if show is not None and _has_screen():
         with suppress(webbrowser.Error):
             webbrowser.open(show)
     with suppress(KeyboardInterrupt):
         server.run(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, once every request that was sent before has been read: each gets an answer.
+
+        A connection that is closed with unread data is reset, and its client learns nothing.
+        """
+        for _ in range(ROUNDS_TO_READ):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
+
+
+def _allow_many_files() -> None:
+    """Raise this process's limit of open files as far as connections need it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + SPARE_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _most_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(1, min(MOST_CONNECTIONS, soft - SPARE_FILES))
+
+
+class _Connection(H11Protocol):
+    """A connection. Those that send nothing, or too slowly, do not keep others out."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.idle_since = self.loop.time()
+        self.timer: asyncio.TimerHandle | None = None
+        self._await_request()
+        if len(self.connections) > _most_connections():
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_idle():
+            self._await_request()
+        super().data_received(data)
+        if not self.is_idle():
+            self._stop_timer()
+            self.idle_since = self.loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def is_idle(self) -> bool:
+        """Whether no request of this connection is being answered."""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _await_request(self) -> None:
+        """Close the connection if the next request does not come in time."""
+        if self.timer is None:
+            self.timer = self.loop.call_later(REQUEST_PATIENCE, self._give_up)
+
+    def _give_up(self) -> None:
+        self.timer = None
+        if self.is_idle():
+            self.transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _make_room(self) -> None:
+        """Close the connection that has been idle longest; this one, if all others are busy."""
+        others = [one for one in self.connections if one is not self and _can_go(one)]
+        oldest = min(others, key=_idle_since, default=self)
+        oldest.transport.abort()
+
+
+def _can_go(connection: Any) -> bool:
+    """Whether it is idle, and not about to go anyway."""
+    is_open = isinstance(connection, _Connection) and not connection.transport.is_closing()
+    return is_open and connection.is_idle()
+
+
+def _idle_since(connection: Any) -> float:
+    return float(connection.idle_since)
+
+
+class _LimitedLines(logging.Filter):
+    """Lets a few lines a minute through: nobody can fill the disk with what a server says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.minute = 0
+        self.count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self.passes()
+
+    def passes(self) -> bool:
+        with self.lock:
+            minute = int(time.monotonic() // 60)
+            if minute != self.minute:
+                self.minute = minute
+                self.count = 0
+            self.count += 1
+            return self.count <= LINES_PER_MINUTE
+
+
+_errors_shown = _LimitedLines()
 
 
 def _has_screen() -> bool:

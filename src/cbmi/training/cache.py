@@ -84,7 +84,7 @@ class ScoreCache:
         begun = self.folder / "begun.json"
         content = to_json(identity)
         size = self.count * self.dtype.itemsize
-        same_identity = begun.exists() and begun.read_text(encoding="utf-8") == content
+        same_identity = begun.is_file() and begun.read_bytes() == content.encode()
         if same_identity and self.file.exists() and self.file.stat().st_size == size:
             return
         with disk_errors(self.file):

@@ -21,12 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, disk_errors, read_json, remove_folder, sha256, to_json
+from cbmi.files import (
+    atomic_folder,
+    atomic_link,
+    disk_errors,
+    read_json,
+    remove_folder,
+    remove_litter_in,
+    require_ordinary,
+    sha256,
+    to_json,
+    unused_name,
+)
 from cbmi.model.fusion import FusionKind
 from cbmi.progress import say
 from cbmi.training.sharding import shard_like
@@ -59,6 +70,7 @@ class TrainingState:
     scalers: dict[str, Any] = field(default_factory=dict)  # fp16's loss scaling
     averaged: dict[str, int] = field(default_factory=dict)  # updates in each network's average
     stage_steps: int = 0  # the length of the stage: what its learning rates were chosen for
+    made_with: dict[str, Any] = field(default_factory=dict)  # see `belonging`
 
 
 def folder_name(step: int) -> str:
@@ -86,13 +98,17 @@ def save_checkpoint(
 def damage(folder: Path, wanted: Sequence[str] = ()) -> str | None:
     """What is wrong with a checkpoint, or None.
 
-    If `wanted` names files of tensors, the others do not matter.
+    If `wanted` names files of tensors, the others do not matter. A file that cannot be read, for
+    lack of permission, say, is not damaged: that is an error.
     """
+    require_ordinary(folder / "manifest.json")
     try:
         digests = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if {"state.json", f"{TRANSLATOR}.safetensors"} - set(digests):
             return "its manifest is incomplete"
         for name, expected in digests.items():
+            if name != Path(name).name:
+                return "manifest.json is damaged"
             stem, _, suffix = name.partition(".")
             if wanted and suffix == "safetensors" and stem not in wanted:
                 continue
@@ -100,8 +116,10 @@ def damage(folder: Path, wanted: Sequence[str] = ()) -> str | None:
                 return f"{name} is damaged"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, AttributeError):
+    except (NotADirectoryError, IsADirectoryError, ValueError, AttributeError, TypeError):
         return "manifest.json is damaged"
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: cannot be read: {error.strerror}.") from None
     return None
 
 
@@ -112,27 +130,40 @@ def all_checkpoints(checkpoints: Path) -> list[Path]:
 
 
 def newest_intact(checkpoints: Path) -> Path | None:
-    """The newest checkpoint that is intact. Damaged ones are reported, set aside and skipped."""
-    folders = all_checkpoints(checkpoints)
-    for folder in reversed(folders):
+    """The newest checkpoint that is intact, or None if there has never been one.
+
+    Damaged ones that are newer are reported and set aside, once there is one to continue from. If
+    there is none, nothing is touched: a run that has had checkpoints does not start from scratch
+    by itself.
+    """
+    problems: dict[Path, str] = {}
+    for folder in reversed(all_checkpoints(checkpoints)):
         problem = damage(folder)
         if problem is None:
+            _set_aside(problems, folder)
             return folder
-        aside = folder.with_name(f"damaged-{folder.name}")
-        say(
-            f"{folder}: {problem}; it is set aside as {aside.name}, and the checkpoint before it "
-            "is used."
-        )
-        with disk_errors(aside):
-            if aside.exists():
-                remove_folder(aside)
-            os.replace(folder, aside)
-    if folders:
+        problems[folder] = problem
+    if problems:
+        newest = next(iter(problems))
         raise UserError(
-            f"{checkpoints}: no checkpoint is intact; delete {checkpoints.parent} to start from "
-            "scratch."
+            f"{checkpoints}: no checkpoint is intact ({newest.name}: {problems[newest]}): restore "
+            "one, or start from scratch with cbmi train --restart."
+        )
+    if any(checkpoints.glob("damaged-*")):
+        raise UserError(
+            f"{checkpoints}: only damaged checkpoints are left: restore one, or start from scratch "
+            "with cbmi train --restart."
         )
     return None
+
+
+def _set_aside(problems: Mapping[Path, str], used: Path) -> None:
+    """Rename damaged checkpoints, and say so."""
+    for folder, problem in problems.items():
+        aside = unused_name(folder.with_name(f"damaged-{folder.name}"))
+        say(f"{folder}: {problem}; it is set aside as {aside.name}, and {used.name} is used.")
+        with disk_errors(aside):
+            os.replace(folder, aside)
 
 
 def read_state(folder: Path) -> TrainingState:
@@ -142,9 +173,30 @@ def read_state(folder: Path) -> TrainingState:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise other_version
     try:
-        return TrainingState(**{key: value for key, value in values.items() if key != "format"})
+        state = TrainingState(**{key: value for key, value in values.items() if key != "format"})
     except TypeError:  # a key that this version does not know
         raise other_version from None
+    for name, default in asdict(TrainingState()).items():
+        kind = type(default)
+        if kind in (int, bool, dict) and type(getattr(state, name)) is not kind:
+            raise UserError(f"{folder / 'state.json'}: '{name}' is not of the right kind.")
+        if kind is int and getattr(state, name) < 0:
+            raise UserError(f"{folder / 'state.json'}: '{name}' is negative.")
+    return state
+
+
+def shapes(folder: Path, name: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a file, from its header: nothing is read or allocated."""
+    path = folder / f"{name}.safetensors"
+    require_ordinary(path)
+    try:
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            return {key: tuple(file.get_slice(key).get_shape()) for key in names}
+    except FileNotFoundError:
+        raise UserError(f"{folder}: {path.name} is missing.") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: cannot be read: {error}.") from None
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor] | None:
@@ -152,6 +204,7 @@ def load_tensors(folder: Path, name: str) -> dict[str, Tensor] | None:
     path = folder / f"{name}.safetensors"
     if not path.exists():
         return None
+    require_ordinary(path)
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -186,11 +239,8 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], where: Path)
 
 def point_to(link: Path, folder: Path) -> None:
     """Make the link `run/best` point to a checkpoint, in one step."""
-    temporary = link.with_name(f".{link.name}.partial")
-    with disk_errors(link):
-        temporary.unlink(missing_ok=True)
+    with atomic_link(link) as temporary:
         temporary.symlink_to(os.path.relpath(folder, link.parent))
-        os.replace(temporary, link)
 
 
 def states_of(checkpoints: Path) -> dict[Path, TrainingState]:
@@ -227,6 +277,4 @@ def retain(checkpoints: Path, now: TrainingState, keep_last: int, keep_best: int
 
 def sweep(checkpoints: Path) -> None:
     """Remove what an interrupted save or removal left behind."""
-    for leftover in [*checkpoints.glob(".*.partial"), *checkpoints.glob(".*.removed")]:
-        if leftover.is_dir():
-            remove_folder(leftover)
+    remove_litter_in(checkpoints, "step-")

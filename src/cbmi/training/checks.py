@@ -11,12 +11,12 @@ from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.objectives import NEEDS, Objective, build
-from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage
+from cbmi.training.belonging import SIZES, check_belongs
+from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage, read_state
 from cbmi.training.log import summary_writer
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import weights_file
 
-SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers", "norm")
 PUBLIC_GROUPS = 4096  # tokens of a group in the paper's public code
 
 
@@ -68,10 +68,12 @@ def check_files(config: RunSettings) -> None:
 
 def check_texts(config: RunSettings) -> None:
     """Read validation and test sets once: mistakes in them show before anything is made."""
+    groups = {f"data.test.{name}": files for name, files in config.data.test.items()}
     if config.data.valid:
-        check_pairs(config.data.valid)
-    for files in config.data.test.values():
-        check_pairs(files)
+        groups["data.valid"] = config.data.valid
+    for key, files in groups.items():
+        if check_pairs(files) == 0:
+            raise UserError(f"{key}: {' and '.join(files)}: there is nothing in it.")
 
 
 def check_stages(config: RunSettings) -> list[Objective]:
@@ -209,4 +211,5 @@ def starting_point(config: RunSettings) -> Path:
     problem = damage(folder, [TRANSLATOR, LANGUAGE_MODEL])
     if problem:
         raise UserError(f"initialize: {folder}: {problem}.")
+    check_belongs(run, theirs, read_state(folder).made_with, folder, data=False)
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from cbmi.model import LanguageModel, Translator
 from cbmi.model.layers import Stack
 from cbmi.progress import say
 from cbmi.training import checkpoint as store
+from cbmi.training.belonging import check_belongs, made_with
 from cbmi.training.checkpoint import (
     LANGUAGE_MODEL,
     LATEST,
@@ -77,8 +79,14 @@ class LiveRun:
             newest = store.newest_intact(self.run.checkpoints)
         folder = self.world.gather(newest)[0]
         if folder is None:
+            if os.path.lexists(self.run.best):
+                raise UserError(
+                    f"{self.run.path}: this run has been trained before, but its checkpoints are "
+                    "gone: restore them, or start from scratch with cbmi train --restart."
+                )
             return False
         self.state = store.read_state(folder)
+        check_belongs(self.run, self.config, self.state.made_with, folder, data=True)
         self.load_networks(folder)
         self._load_learners(folder)
         best = self._best_remaining() if self.world.first else (None, None)
@@ -243,6 +251,7 @@ class LiveRun:
     def save(self) -> None:
         """Write a checkpoint, point to the best, remove old ones."""
         state = self.state
+        state.made_with = made_with(self.run, self.config)
         learners = self._learners()
         state.scalers = {name: learner.scaler.state_dict() for name, learner in learners.items()}
         tensors = {}

@@ -127,7 +127,7 @@ class TrainingLog:
         self, path: Path, resume_step: int, tensorboard: bool, on_record: OnRecord | None = None
     ) -> None:
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             kept = [line for line in lines if _is_kept(line, resume_step)]
             write_atomically(path, "".join(line + "\n" for line in kept))
         self.path = path
@@ -175,7 +175,7 @@ def _is_kept(line: str, step: int) -> bool:
 def read_log(path: Path) -> list[Figures]:
     """The records of a `log.jsonl`; the torn last line of a killed process is skipped."""
     records: list[Figures] = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             records.append(json.loads(line))

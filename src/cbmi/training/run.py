@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cbmi.changes import Change, changes_between, describe_changes
@@ -13,7 +13,14 @@ from cbmi.config import RunSettings, check
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
-from cbmi.files import alone_in, atomic_folder, write_atomically
+from cbmi.files import (
+    alone_in,
+    atomic_folder,
+    disk_errors,
+    require_ordinary,
+    unused_name,
+    write_atomically,
+)
 from cbmi.objectives import build
 from cbmi.overrides import read_mapping
 from cbmi.yaml_text import dump_yaml
@@ -28,6 +35,7 @@ FREE_TO_CHANGE = (
     "compile",
     "memory",
     "parallel",
+    "rank_timeout",
 )
 
 
@@ -56,6 +64,7 @@ class RunDirectory:
             raise UserError(f"{self.path}: there is no such run directory.")
         if not self.config_file.exists():
             raise UserError(f"{self.path}: this is not a run directory: it has no config.yaml.")
+        require_ordinary(self.config_file)
         values = read_mapping(self.config_file, "run's settings")
         return check(RunSettings, values, str(self.config_file))
 
@@ -124,7 +133,7 @@ class RunDirectory:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes out of this directory."""
-        if self.path.exists() and not self.path.is_dir():
+        if self.path.is_file():
             raise UserError(
                 f"{self.path}: this is a file; a run needs a folder: choose another output=…."
             )
@@ -154,11 +163,46 @@ class RunDirectory:
             if other.best.is_symlink():
                 os.symlink(os.readlink(other.best), temporary / other.best.name)
 
+    def set_aside(self, config: RunSettings) -> Path | None:
+        """Move what was trained here into a folder of its own; None if there is nothing.
+
+        Settings and vocabulary are copied with it, so that it can still be used. Refuses first what
+        `adopt` would refuse afterwards.
+        """
+        if not self.config_file.exists():
+            return None
+        changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
+        changes = [change for change in changes if change.within("data", "initialize")]
+        if (self.data / "train").exists():
+            changes = [change for change in changes if not _is_moved_file(change)]
+        if changes:
+            raise UserError(
+                f"{self.path} holds data that were prepared with other settings "
+                f"({describe_changes(changes)}): choose another output=…, or delete it."
+            )
+        trained = [self.checkpoints, self.best, self.log, self.teachers, self.cache, self.test]
+        trained = [path for path in trained if os.path.lexists(path)]
+        if not trained:
+            return None
+        aside = unused_name(self.path / "before-restart")
+        with disk_errors(aside):
+            aside.mkdir()
+            shutil.copy2(self.config_file, aside / self.config_file.name)
+            if self.vocab.exists():
+                shutil.copytree(self.vocab, aside / self.vocab.name)
+            for path in trained:
+                os.replace(path, aside / path.name)
+        return aside
+
     def _remove_if_empty(self) -> None:
-        """A run that was refused before anything was made leaves nothing behind."""
+        """A run that was refused before anything was made leaves nothing behind.
+
+        Whoever waits for the lock notices that its file has gone, and makes a new one.
+        """
         if os.listdir(self.path) == [".lock"]:
             (self.path / ".lock").unlink()
-            self.path.rmdir()
+            with suppress(OSError):  # another process has come into it
+                self.path.rmdir()
 
 
 def _resolved(config: RunSettings) -> RunSettings:

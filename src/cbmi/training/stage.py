@@ -239,4 +239,5 @@ def _cached_scores(
         identity = cache.identity(language_model, vocabulary, live.precision)
     builder = _batch_builder(live, stage, [Segmentation(corpus, {})])
     scorer = LanguageModelScorer(language_model, live.precision, live.world, asked_to_stop)
-    return fill_cache(cache, identity, scorer, builder, live.state.epoch)
+    # Batches round differently: a cache that is made again has those that it was first made over.
+    return fill_cache(cache, identity, scorer, builder, live.state.stage_epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from cbmi.errors import TrainingStopped, UserError
 from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective
 from cbmi.progress import say
+from cbmi.training.belonging import check_ranks_agree
 from cbmi.training.checks import check_run, check_texts, complete_settings, starting_point
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import OnRecord
@@ -25,18 +27,23 @@ from cbmi.training.validation import Validator
 from cbmi.training.world import World, join_world
 
 
-def train_run(config: RunSettings, on_record: OnRecord | None = None) -> RunDirectory:
+def train_run(
+    config: RunSettings, on_record: OnRecord | None = None, restart: bool = False
+) -> RunDirectory:
     """Train a run to its end, or resume it.
 
     Raises `TrainingStopped` if it was asked to stop before the end. `on_record` is called with
-    every record of the log.
+    every record of the log. `restart`: set aside what was trained before, and start from scratch.
     """
     config = complete_settings(config)
     objectives = check_run(config)
     run = RunDirectory(config.output)
-    with join_world(config.device) as world:
+    with join_world(config.device, config.rank_timeout) as world:
         if world.first:
             with run.lock():
+                # torchrun restarts with the same command: what it has trained meanwhile stays.
+                if restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+                    _set_aside(run, config)
                 prepare_run(config, run, objectives)
                 world.barrier()
                 _train(config, run, objectives, world, on_record)
@@ -46,21 +53,35 @@ def train_run(config: RunSettings, on_record: OnRecord | None = None) -> RunDire
     return run
 
 
-def prepare_only(config: RunSettings) -> RunDirectory:
-    """Learn the vocabulary and encode the corpus of a run, without training."""
+def _set_aside(run: RunDirectory, config: RunSettings) -> None:
+    aside = run.set_aside(config)
+    if aside is not None:
+        say(
+            f"What was trained before is set aside in {aside}. To resume this run, leave out "
+            "--restart."
+        )
+
+
+def prepare_only(config: RunSettings, again: bool = False) -> RunDirectory:
+    """Learn the vocabulary and encode the corpus of a run, without training.
+
+    `again`: encode the corpus again, with the existing vocabulary.
+    """
     config = complete_settings(config)
     objectives = check_run(config)
     run = RunDirectory(config.output)
     with run.lock():
-        prepare_run(config, run, objectives)
+        prepare_run(config, run, objectives, again)
     return run
 
 
-def prepare_run(config: RunSettings, run: RunDirectory, objectives: Sequence[Objective]) -> None:
+def prepare_run(
+    config: RunSettings, run: RunDirectory, objectives: Sequence[Objective], again: bool = False
+) -> None:
     """Make this the directory of the run, or leave it as it was.
 
     Makes what is missing: the vocabulary, the encoded corpora, and what the objectives need to know
-    of them.
+    of them. `again`: the corpora are encoded again.
     """
     prepared = run.prepared
     config_before = None
@@ -73,7 +94,7 @@ def prepare_run(config: RunSettings, run: RunDirectory, objectives: Sequence[Obj
             with atomic_folder(run.vocab) as temporary:
                 theirs = RunDirectory(config.initialize).vocab
                 shutil.copytree(theirs, temporary, dirs_exist_ok=True)
-        prepare_corpora(config.data, run.path)
+        prepare_corpora(config.data, run.path, again)
         prepared = True  # what was made is kept, whatever comes
         make_statistics(objectives, _statistics(run))
     except UserError:
@@ -98,6 +119,7 @@ def _train(
     world: World,
     on_record: OnRecord | None,
 ) -> None:
+    check_ranks_agree(world, run, config)
     with _enough_memory(world):
         trainer = _new_trainer(config, run, objectives, world, on_record)
         if world.first:

@@ -17,9 +17,13 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from cbmi.config import RANK_TIMEOUT
 from cbmi.errors import UserError
+from cbmi.training.heartbeat import heartbeat
 
-TIMEOUT = timedelta(hours=12)  # the others wait while the first process prepares the data
+# The others wait while the first process prepares the data; a rank that hangs is noticed by
+# `heartbeat` long before.
+TIMEOUT = timedelta(hours=12)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 T = TypeVar("T")
@@ -74,8 +78,11 @@ class World:
 
 
 @contextmanager
-def join_world(device: str) -> Iterator[World]:
-    """Join the processes that torchrun started, or be the only one."""
+def join_world(device: str, patience: float = RANK_TIMEOUT) -> Iterator[World]:
+    """Join the processes that torchrun started, or be the only one.
+
+    `patience`: seconds after which a rank that hangs ends the run.
+    """
     rank = int(os.environ.get("RANK", 0))
     size = int(os.environ.get("WORLD_SIZE", 1))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
@@ -83,7 +90,7 @@ def join_world(device: str) -> Iterator[World]:
         if size == 1:
             yield World(0, 1, chosen)
         else:
-            with _process_group(rank, size, chosen):
+            with _process_group(rank, size, chosen), heartbeat(rank, size, patience):
                 yield World(rank, size, chosen)
 
 
