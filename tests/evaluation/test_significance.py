@@ -58,14 +58,14 @@ def test_runs_are_averaged_draw_by_draw():
     moved = np.abs((c.samples + d.samples - a.samples - b.samples) / 2)
     assert found.p == (np.sum(moved - moved.mean() > abs(found.difference)) + 1) / 501
     differences = [c.score - a.score, d.score - b.score]
-    assert found.error == pytest.approx(np.std(differences, ddof=1) / np.sqrt(2))
+    assert found.over_seeds.error == pytest.approx(np.std(differences, ddof=1) / np.sqrt(2))
 
 
 def test_a_system_does_not_differ_from_itself():
     references, (first, *_) = outputs()
     run = Metric("bleu", references, "de").resampled(first, 100)
     found = compare([run], [run])
-    assert (found.difference, found.p, found.error) == (0.0, 1.0, None)
+    assert (found.difference, found.p, found.over_seeds) == (0.0, 1.0, None)
 
 
 def test_multi_bleu_is_that_of_the_script():

@@ -92,7 +92,7 @@ BAD = {
         {"report": {"sets": ["tset"]}},
         "report.sets: tasks.demo has no test set 'tset'",
     ),
-    "a metric that is not": ({"report": {"metric": "meteor"}}, "report.metric: "),
+    "a metric that is not": ({"report": {"metric": "meteor"}}, "report.metric.0: "),
     "no system": ({"systems": {}, "analyses": []}, "give at least one system or analysis"),
     "a seed twice": ({"seeds": [1, 1]}, "seeds: the same seed is given twice"),
     "a label twice": (
@@ -210,6 +210,24 @@ def test_tasks_that_cannot_be_reported(task, experiment_file):
         settings = [f"data.target={language}"]
         wrong = {"demo": {"run": run_file, "metric": "multi-bleu", "settings": settings}}
         assert expected in refused("experiment", experiment_file(tasks=wrong))
+
+
+def test_systems_take_the_language_model_of_the_run_files_last_stage(task, experiment_file):
+    systems = {
+        "ce": {"objective": "ce"},
+        "cbmi": {"objective": "cbmi"},
+        "prior": {"objective": "lm-prior"},
+        "own": {"objective": {"name": "cbmi", "scale_token": 0.2}, "language_model": "frozen"},
+    }
+    settings = ["stages.1.language_model=cached"]
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
+    plan = Plan(read_experiment(experiment_file(systems=systems, tasks=tasks, seeds=[1]), []))
+    found = {}
+    for name in systems:
+        job = plan.jobs[plan.of_system["demo", 1, name]]
+        found[name] = job.config.stages[-1].language_model
+    # A cache holds no whole distributions.
+    assert found == {"ce": "off", "cbmi": "cached", "prior": "frozen", "own": "frozen"}
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_dollars_validation_and_ter(own, experiment_file, systems):
     assert {row["against"] for row in rows} == {"ce", "freq"}
     wanted = ("cbmi", "ce", "")
     one = next(row for row in rows if (row["system"], row["against"], row["seed"]) == wanted)
-    assert f"({float(one['p']):.3f}) | {float(one['standard_error']):.2f} |" in text
+    assert f"| {float(one['standard_error']):.2f} | {float(one['p']):.3f} |" in text
     lines = (own / "report" / "prior-accuracy.csv").read_text().splitlines()
     *bins, every = csv.DictReader(lines)
     tokens = 0

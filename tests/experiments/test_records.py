@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cbmi.evaluation.paired_t import SeedTest
 from cbmi.experiments.records import JobKind, JobResult, SystemComparison
 
 COMMON = {
@@ -76,7 +77,10 @@ def test_results_of_older_versions_are_read():
 
 
 def test_a_comparison_on_disk():
-    comparison = SystemComparison("demo", "test", "cbmi", "ce", None, "chrf", 0.5, 0.01, 0.1)
+    test = SeedTest(seeds=3, mean=0.5, error=0.1, p=0.04, detectable=0.6)
+    comparison = SystemComparison(
+        "demo", "test", "cbmi", "ce", None, "chrf", 0.5, 0.01, test, holm_p=0.08
+    )
     expected = {
         "kind": "comparison",
         "task": "demo",
@@ -88,5 +92,8 @@ def test_a_comparison_on_disk():
         "difference": 0.5,
         "p": 0.01,
         "standard_error": 0.1,
+        "p_over_seeds": 0.04,
+        "p_over_seeds_holm": 0.08,
+        "detectable": 0.6,
     }
     assert json.dumps(comparison.to_json()) == json.dumps(expected)

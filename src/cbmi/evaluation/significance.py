@@ -3,11 +3,12 @@
 This is the paired bootstrap of sacrebleu. The lines of the test set are resampled, the same for all
 outputs, and a system's score in a resample is the mean over its runs. With one run of each system,
 the p-value is that of sacrebleu's own paired test, to the last digit.
+
+A bootstrap over lines says nothing about other seeds. The paired t-test over the runs does.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from cbmi.errors import UserError
 from cbmi.evaluation import multi_bleu
 from cbmi.evaluation.metrics import bleu_tokenizer, sacrebleu_metrics, ter
+from cbmi.evaluation.paired_t import SeedTest, paired_t_test
 
 SEED = 12345  # sacrebleu's
 
@@ -97,7 +99,7 @@ class Comparison:
 
     difference: float  # system minus baseline, means over the runs
     p: float
-    error: float | None  # standard error of the difference over pairs of runs; None for one pair
+    over_seeds: SeedTest | None  # None for one pair of runs
 
 
 def compare(baseline: Sequence[Resampled], system: Sequence[Resampled]) -> Comparison:
@@ -106,15 +108,13 @@ def compare(baseline: Sequence[Resampled], system: Sequence[Resampled]) -> Compa
     for own, other in zip(system, baseline, strict=True):
         differences.append(own.score - other.score)
     difference = float(np.mean(differences))
-    error = None
-    if len(differences) > 1:
-        error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    over_seeds = paired_t_test(differences)
     if not difference:
-        return Comparison(0.0, 1.0, error)
+        return Comparison(0.0, 1.0, over_seeds)
     baseline_samples = np.mean([run.samples for run in baseline], axis=0)
     system_samples = np.mean([run.samples for run in system], axis=0)
     sampled = np.abs(system_samples - baseline_samples)
     # Centred, the differences are those of two systems that do not differ: the null hypothesis.
     larger = int((sampled - sampled.mean() > abs(difference)).sum())
     p = (larger + 1) / (len(sampled) + 1)
-    return Comparison(difference, p, error)
+    return Comparison(difference, p, over_seeds)

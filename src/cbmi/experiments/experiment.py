@@ -7,6 +7,7 @@ import statistics
 from cbmi.errors import MissingExtra, TrainingStopped
 from cbmi.experiments.jobs import Job
 from cbmi.experiments.plan import Plan
+from cbmi.experiments.registration import register, registration_file
 from cbmi.experiments.results import write_results
 from cbmi.experiments.runner import Runner, parse_shard
 from cbmi.experiments.settings import ExperimentSettings
@@ -45,6 +46,9 @@ def run_experiment(
         return 0
     for folder in (plan.folder, plan.jobs_folder):
         check_writable(folder)
+    if experiment.register_:
+        registration = register(plan)
+        say(f"Registered on {registration.date}: {registration_file(plan)}")
     runner = Runner(plan, devices, part)
     runner.run()
     write_results(plan)

@@ -10,8 +10,13 @@ import numpy as np
 
 from cbmi.experiments.accuracy import pooled_accuracy
 from cbmi.experiments.records import JobKind, JobResult
-from cbmi.experiments.settings import VALIDATION_SET, ExperimentSettings, SystemSettings
-from cbmi.experiments.table import METRIC_NAMES, ResultsTable, ScoreCell
+from cbmi.experiments.settings import (
+    METRIC_NAMES,
+    VALIDATION_SET,
+    ExperimentSettings,
+    SystemSettings,
+)
+from cbmi.experiments.table import ResultsTable, ScoreCell
 from cbmi.inspection.prior_accuracy import AccuracyBin
 from cbmi.reporting.drawing import (
     BLUE,
@@ -45,12 +50,15 @@ MOST_ROWS = 40  # of a table whose differences are drawn
 
 
 def experiment_figures(
-    experiment: ExperimentSettings, table: ResultsTable, results: Sequence[JobResult]
+    experiment: ExperimentSettings, tables: Sequence[ResultsTable], results: Sequence[JobResult]
 ) -> dict[str, Picture]:
-    """Pictures by name, of what the experiment has."""
+    """Pictures by name, of what the experiment has. Differences are those of the first metric."""
+    familiar = [table for table in tables if not table.other_domains]
+    others = [table for table in tables if table.other_domains]
     with plotting() as plotter:
         figures = {
-            "differences": difference_figure(plotter, experiment, table),
+            "differences": difference_figure(plotter, experiment, familiar[:1]),
+            "differences-other-domains": difference_figure(plotter, experiment, others[:1]),
             "sweep": sweep_figure(plotter, experiment, results),
             "prior-accuracy": prior_accuracy_figure(plotter, experiment, results),
             "validation": validation_figure(plotter, experiment, results),
@@ -67,12 +75,15 @@ class _Compared(NamedTuple):
 
 
 def difference_figure(
-    plotter: Plotter, experiment: ExperimentSettings, table: ResultsTable
+    plotter: Plotter, experiment: ExperimentSettings, tables: Sequence[ResultsTable]
 ) -> Figure | None:
-    """How far every system is from the baseline, one panel per column and block.
+    """How far every system is from the baseline, one panel per column and block of a table.
 
     Diamonds are means, dots are seeds, each against the baseline of its own seed.
     """
+    if not tables:
+        return None
+    (table,) = tables
     blocks = dict.fromkeys(row.block for row in table.rows)  # each once
     panels: list[tuple[str, list[_Compared]]] = []
     for column, title in enumerate(table.columns):
@@ -194,7 +205,7 @@ def sweep_figure(
             _draw_sweep(axis, experiment, results, task, name, color)
         axis.set(xlabel=_sweep_label(system))
     on_valid = ", validation" if experiment.report.sets[0] == VALIDATION_SET else ""
-    axes[0].set_ylabel(METRIC_NAMES[experiment.report.metric] + on_valid)
+    axes[0].set_ylabel(METRIC_NAMES[experiment.report.metric[0]] + on_valid)
     baseline = drawable(experiment.label(experiment.baseline))
     axes[0].legend(title=f"dashed: {baseline}", fontsize=9)
     return figure
@@ -247,7 +258,7 @@ def _scores(
         if result.kind is JobKind.SYSTEM and result.task == task and result.system == system:
             test_sets = experiment.reported(result.scores)
             if test_sets:
-                scores.append(result.scores[test_sets[0]][experiment.metric(task)])
+                scores.append(result.scores[test_sets[0]][experiment.metrics(task)[0]])
     return scores
 
 

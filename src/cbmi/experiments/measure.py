@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from cbmi.data.text import read_lines, read_pairs
 from cbmi.errors import UserError
+from cbmi.evaluation.paired_t import holm
+from cbmi.evaluation.robustness import Robustness, count_words, robustness
 from cbmi.evaluation.significance import Metric, Resampled, compare
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobKind, JobResult, SystemComparison
+from cbmi.experiments.records import JobKind, JobResult, RobustnessRecord, SystemComparison
+from cbmi.experiments.registration import Registration
+from cbmi.experiments.settings import ExperimentSettings, MetricName
 from cbmi.progress import Bar, bar
 
 
 class Measured(NamedTuple):
-    results: list[JobResult]  # with the score by the report's metric
+    results: list[JobResult]  # with the scores by the report's metrics
     comparisons: list[SystemComparison]
-    signatures: dict[str, str]  # of the metric, by task
+    signatures: dict[str, str]  # of the metrics, by task
+    robustness: list[RobustnessRecord]  # on test sets of other domains
 
 
 def results_by_system(plan: Plan) -> list[JobResult]:
@@ -31,32 +37,113 @@ def results_by_system(plan: Plan) -> list[JobResult]:
     return results
 
 
-def measure(plan: Plan, results: Sequence[JobResult]) -> Measured:
-    """Score the translations by the report's metric, and compare the systems."""
+def measure(
+    plan: Plan, results: Sequence[JobResult], registration: Registration | None = None
+) -> Measured:
+    """Score the translations by the report's metrics, and compare the systems."""
     experiment = plan.experiment
     of_systems = [result for result in results if result.kind is JobKind.SYSTEM]
     scores: dict[tuple[str, str], dict[str, float]] = {}  # (job, test set) → metric → score
     comparisons: list[SystemComparison] = []
     signatures: dict[str, str] = {}
-    outputs: set[tuple[str, str]] = set()  # (job, test set): systems may share a job
+    outputs: set[tuple[str, str, str]] = set()  # (job, set, metric): systems may share a job
     for result in of_systems:
         for test_set in experiment.reported(result.scores):
-            outputs.add((result.job, test_set))
+            for name in experiment.metrics(result.task):
+                outputs.add((result.job, test_set, name))
     with bar("Testing for significance", len(outputs), "outputs") as progress:
         for task in experiment.tasks:
             own = [result for result in of_systems if result.task == task]
             for test_set in _reported_sets(plan, own):
-                metric = _metric(plan, task, test_set)
-                signatures[task] = metric.signature()
-                resampled = _resampled_by_job(plan, metric, own, test_set, progress)
-                for job, one in resampled.items():
-                    scores[job, test_set] = {metric.name: one.score}
-                samples_by_run = {}
-                for result in own:
-                    samples_by_run[_system(result), result.seed] = resampled[result.job]
-                comparisons += _comparisons(plan, task, test_set, samples_by_run)
+                for name in experiment.metrics(task):
+                    metric = _metric(plan, task, test_set, name)
+                    signatures[_signature_title(experiment, task, name)] = metric.signature()
+                    resampled = _resampled_by_job(plan, metric, own, test_set, progress)
+                    for job, one in resampled.items():
+                        scores.setdefault((job, test_set), {})[name] = one.score
+                    samples_by_run = {}
+                    for result in own:
+                        if result.job in resampled:
+                            samples_by_run[_system(result), result.seed] = resampled[result.job]
+                    comparisons += _comparisons(plan, task, test_set, name, samples_by_run)
     measured = [_with_scores(result, scores) for result in results]
-    return Measured(measured, comparisons, signatures)
+    comparisons = with_holm(experiment, comparisons, registration)
+    return Measured(measured, comparisons, signatures, _robustness(plan, of_systems))
+
+
+def with_holm(
+    experiment: ExperimentSettings,
+    comparisons: Sequence[SystemComparison],
+    registration: Registration | None,
+) -> list[SystemComparison]:
+    """The same with p-values over seeds corrected for the number of systems.
+
+    They are counted on each test set, by each metric, and against each other system; those that are
+    still to be trained count. What was registered is corrected for the registered systems alone.
+    """
+
+    def registered(one: SystemComparison) -> bool:
+        return registration is None or registration.covers(
+            one.task, one.system, one.set, one.metric
+        )
+
+    corrected: dict[SystemComparison, float] = {}
+    for one in comparisons:
+        if one.seed is not None or one.over_seeds is None:
+            continue
+        family = []
+        for other in comparisons:
+            is_tested = other.seed is None and other.over_seeds is not None
+            counts = registered(other) or not registered(one)
+            if is_tested and counts and other.family() == one.family():
+                family.append(other)
+        p_values = [other.over_seeds.p for other in family if other.over_seeds is not None]
+        planned = len(experiment.expanded()) - 1  # all but the one that they are compared with
+        if registration is not None and registered(one):
+            planned = registration.systems(one.task) - 1
+        corrected[one] = holm(p_values, planned)[family.index(one)]
+    return [replace(one, holm_p=corrected.get(one)) for one in comparisons]
+
+
+def _robustness(plan: Plan, results: Sequence[JobResult]) -> list[RobustnessRecord]:
+    """Of all translations of the test sets of other domains."""
+    experiment = plan.experiment
+    records = []
+    for task in experiment.tasks:
+        own = [result for result in results if result.task == task]
+        test_sets = [name for name in experiment.report.other_domains if _translated(own, name)]
+        if not test_sets:
+            continue
+        config = next(job.config for job in plan.jobs.values() if job.task == task)
+        language = config.data.target
+        training = count_words(_targets(config.data.train), language)
+        for test_set in test_sets:
+            references = list(_targets(config.data.test[test_set]))
+            by_job: dict[str, Robustness] = {}
+            for result in own:
+                if result.job not in by_job:
+                    lines = _translations(plan, result.job, test_set)
+                    by_job[result.job] = robustness(lines, references, language, training)
+                records.append(
+                    RobustnessRecord(
+                        task, test_set, _system(result), result.seed, by_job[result.job]
+                    )
+                )
+    return records
+
+
+def _translated(results: Sequence[JobResult], test_set: str) -> bool:
+    return bool(results) and all(test_set in result.scores for result in results)
+
+
+def _targets(files: Sequence[str]) -> Iterator[str]:
+    for _, target in read_pairs(files, Counter()):
+        yield target
+
+
+def _signature_title(experiment: ExperimentSettings, task: str, metric: MetricName) -> str:
+    several = len(experiment.metrics(task)) > 1
+    return f"{task}, {metric}" if several else task
 
 
 def _system(result: JobResult) -> str:
@@ -79,11 +166,9 @@ def _with_scores(result: JobResult, scores: dict[tuple[str, str], dict[str, floa
     return replace(result, scores=extended)
 
 
-def _metric(plan: Plan, task: str, test_set: str) -> Metric:
+def _metric(plan: Plan, task: str, test_set: str, name: MetricName) -> Metric:
     config = next(job.config for job in plan.jobs.values() if job.task == task)
-    pairs = read_pairs(config.data.test[test_set], Counter())
-    references = [target for _, target in pairs]
-    return Metric(plan.experiment.metric(task), references, config.data.target)
+    return Metric(name, list(_targets(config.data.test[test_set])), config.data.target)
 
 
 def _resampled_by_job(
@@ -92,25 +177,36 @@ def _resampled_by_job(
     """Bootstrap samples of each job's translations; systems may share a job."""
     resampled: dict[str, Resampled] = {}
     for result in results:
-        if result.job not in resampled:
+        if result.job not in resampled and test_set in result.scores:
             resampled[result.job] = _resampled(plan, metric, result.job, test_set)
             progress.advance()
     return resampled
 
 
 def _resampled(plan: Plan, metric: Metric, job: str, test_set: str) -> Resampled:
-    file = plan.jobs[job].run.test / f"{test_set}.txt"
-    lines = list(read_lines(str(file), Counter()))
+    lines = _translations(plan, job, test_set)
     if len(lines) != metric.lines:
         raise UserError(
-            f"{file}: there are {len(lines):,} translations of {metric.lines:,} sentences; delete "
-            "the job."
+            f"{_output_file(plan, job, test_set)}: there are {len(lines):,} translations of "
+            f"{metric.lines:,} sentences; delete the job."
         )
     return metric.resampled(lines, plan.experiment.report.resamples)
 
 
+def _translations(plan: Plan, job: str, test_set: str) -> list[str]:
+    return list(read_lines(str(_output_file(plan, job, test_set)), Counter()))
+
+
+def _output_file(plan: Plan, job: str, test_set: str) -> Path:
+    return plan.jobs[job].run.test / f"{test_set}.txt"
+
+
 def _comparisons(
-    plan: Plan, task: str, test_set: str, samples_by_run: dict[tuple[str, int], Resampled]
+    plan: Plan,
+    task: str,
+    test_set: str,
+    metric: MetricName,
+    samples_by_run: dict[tuple[str, int], Resampled],
 ) -> Iterator[SystemComparison]:
     """Every system against those that it is tested against: over all seeds, then each seed.
 
@@ -136,8 +232,8 @@ def _comparisons(
                     system=system,
                     against=other,
                     seed=seed,
-                    metric=plan.experiment.metric(task),
+                    metric=metric,
                     difference=found.difference,
                     p=found.p,
-                    standard_error=found.error,
+                    over_seeds=found.over_seeds,
                 )

@@ -93,7 +93,7 @@ class Plan:
         values = _with_seed(_run_values(task), start.seed)
         last = values["stages"][-1]
         last["objective"] = objective
-        last["language_model"] = system.language_model
+        last["language_model"] = system.language_model or _language_model(objective, last)
         if system.steps is not None:
             last["steps"] = system.steps
         if system.restart_optimizer is not None:
@@ -173,6 +173,24 @@ class Plan:
         return None if before.ready() else before
 
 
+def _language_model(objective: dict[str, Any], stage: dict[str, Any]) -> str | None:
+    """What the run file's last stage says of the language model, where it suits the objective.
+
+    None: what training chooses by itself.
+    """
+    built = build(objective, "objective")
+    needs = built.needs()
+    choice = stage.get("language_model")
+    if "lm" not in needs or choice not in ("frozen", "cached", "joint"):
+        return None
+    needs_distributions = built.fusion is not None or "distribution" in needs
+    if choice == "cached" and (needs_distributions or "lm-dropout" in needs):
+        return None
+    if choice == "joint" and built.fusion is not None:
+        return None
+    return str(choice)
+
+
 def _run_values(task: TaskSettings) -> dict[str, Any]:
     """What a task's run file says, with the task's settings."""
     values = read_mapping(task.run, "run file")
@@ -214,16 +232,19 @@ def _check_report(experiment: ExperimentSettings, task: str, config: RunSettings
                 "choose another one."
             )
         known.append(VALIDATION_SET)
-    for name in experiment.report.sets:
-        if name != EVERY_TEST_SET and name not in known:
-            raise UserError(f"report.sets: {where} has no test set '{name}'{nearest(name, known)}.")
+    for key in ("sets", "other_domains"):
+        for name in getattr(experiment.report, key):
+            if name != EVERY_TEST_SET and name not in known:
+                raise UserError(
+                    f"report.{key}: {where} has no test set '{name}'{nearest(name, known)}."
+                )
     every = EVERY_TEST_SET in experiment.report.sets
     if experiment.systems and every and not config.data.test:
         raise UserError(
             f"{where}.run: there is no data.test to report on: give one, or say "
             f"report.sets: [{VALIDATION_SET}]."
         )
-    if experiment.metric(task) == "multi-bleu":
+    if "multi-bleu" in experiment.metrics(task):
         key = f"{where}.metric" if experiment.tasks[task].metric else "report.metric"
         if unspaced(config.data.target):
             raise UserError(

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from cbmi.evaluation.paired_t import FEWEST_SEEDS, SeedTest
+from cbmi.evaluation.robustness import Robustness
 from cbmi.inspection.prior_accuracy import PriorAccuracy
 
 Scores = dict[str, dict[str, float]]  # by test set, then by metric
@@ -159,8 +161,24 @@ class JobResult:
 
 
 @dataclass(frozen=True)
+class RobustnessRecord:
+    """How a run does on a test set of another domain."""
+
+    task: str
+    set: str
+    system: str
+    seed: int
+    found: Robustness
+
+    def columns(self) -> dict[str, Any]:
+        """A row of other-domains.csv."""
+        run = {"task": self.task, "set": self.set, "system": self.system, "seed": self.seed}
+        return run | asdict(self.found)
+
+
+@dataclass(frozen=True)
 class SystemComparison:
-    """A system against another on one test set: a paired bootstrap over the sentences."""
+    """A system against another on one test set, over the sentences and over the seeds."""
 
     task: str
     set: str
@@ -169,12 +187,37 @@ class SystemComparison:
     seed: int | None  # None: over all seeds that both systems have
     metric: str
     difference: float  # system minus the other, mean over the seeds
-    p: float
-    standard_error: float | None  # of the difference, over the seeds; None: there is one seed
+    p: float  # of the paired bootstrap over the sentences
+    over_seeds: SeedTest | None = None  # the paired t-test; None: there is one seed
+    holm_p: float | None = None  # of that test, corrected for the number of systems
+
+    def family(self) -> tuple[str, str, str, str]:
+        """What the systems that are tested together have in common."""
+        return (self.task, self.set, self.metric, self.against)
+
+    def level(self) -> float:
+        """The larger p-value of both tests; 1 where there are too few seeds to tell."""
+        if self.holm_p is None or self.over_seeds is None or self.over_seeds.seeds < FEWEST_SEEDS:
+            return 1.0
+        return max(self.p, self.holm_p)
 
     def columns(self) -> dict[str, Any]:
         """A row of comparisons.csv."""
-        return asdict(self)
+        test = self.over_seeds
+        return {
+            "task": self.task,
+            "set": self.set,
+            "system": self.system,
+            "against": self.against,
+            "seed": self.seed,
+            "metric": self.metric,
+            "difference": self.difference,
+            "p": self.p,
+            "standard_error": test.error if test else None,
+            "p_over_seeds": test.p if test else None,
+            "p_over_seeds_holm": self.holm_p,
+            "detectable": test.detectable if test else None,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """A line of results.jsonl."""

@@ -13,11 +13,12 @@ from pathlib import Path
 from cbmi.errors import UserError
 from cbmi.experiments.accuracy import AccuracyRow, accuracies_markdown, accuracy_rows
 from cbmi.experiments.figures import experiment_figures
-from cbmi.experiments.measure import measure, results_by_system
+from cbmi.experiments.measure import Measured, measure, results_by_system
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobResult, SystemComparison
+from cbmi.experiments.registration import Registration, read_registration
 from cbmi.experiments.report_comparisons import (
     COMPARISON_NOTE,
+    COMPARISON_TITLES,
     ComparisonRow,
     comparison_rows,
     comparisons_markdown,
@@ -28,6 +29,13 @@ from cbmi.experiments.report_costs import (
     CostRow,
     cost_rows,
     costs_markdown,
+)
+from cbmi.experiments.report_domains import (
+    DOMAIN_NOTE,
+    DOMAIN_TITLES,
+    DomainRow,
+    domain_rows,
+    domains_markdown,
 )
 from cbmi.experiments.report_jobs import (
     JobRow,
@@ -44,9 +52,9 @@ from cbmi.experiments.table import (
     label_of,
     results_latex,
     results_markdown,
-    results_table,
+    results_tables,
 )
-from cbmi.files import locked, write_atomically
+from cbmi.files import locked, write_together
 from cbmi.reporting.drawing import Picture, data_address
 from cbmi.reporting.pages import render_page
 from cbmi.reporting.tables import csv_of_records, escape_markdown, signed
@@ -57,6 +65,7 @@ CAPTIONS = {
         "Difference from the baseline: diamonds are means, dots are seeds, each against its own "
         "baseline; an arrow stands for a system too far off to be drawn."
     ),
+    "differences-other-domains": "The same on test sets of other domains.",
     "sweep": "Score over the setting that varies; bars are standard deviations over the seeds.",
     "prior-accuracy": (
         "How often each prior's best guess is the gold token, for tokens in bins of CBMI."
@@ -73,8 +82,10 @@ class ReportView:
     """What page and Markdown show."""
 
     title: str
-    table: ResultsTable
+    registration: str  # a few sentences; empty: there is none
+    tables: list[ResultsTable]
     pictures: dict[str, Picture]
+    domains: list[DomainRow]
     comparisons: list[ComparisonRow]
     accuracies: list[AccuracyRow]
     costs: list[CostRow]
@@ -90,19 +101,13 @@ def write_experiment_report(plan: Plan) -> Path:
     results = results_by_system(plan)
     if not results:
         raise UserError(f"{plan.folder}: no job is done yet, so there is nothing to report.")
-    measured = measure(plan, results)
-    files = render_report(
-        plan.experiment,
-        measured.results,
-        measured.comparisons,
-        measured.signatures,
-        _links(plan),
-    )
+    registration = read_registration(plan)
+    measured = measure(plan, results, registration)
+    files = render_report(plan.experiment, measured, _links(plan), registration)
     folder = plan.folder / "report"
     write_results(plan, measured.comparisons)
     with locked(plan.folder / ".lock"):
-        for name, content in files.items():
-            write_atomically(folder / name, content)
+        write_together({folder / name: content for name, content in files.items()})
     return folder
 
 
@@ -114,45 +119,63 @@ def _links(plan: Plan) -> dict[str, str]:
 
 def render_report(
     experiment: ExperimentSettings,
-    results: Sequence[JobResult],
-    comparisons: Sequence[SystemComparison],
-    signatures: dict[str, str],
+    measured: Measured,
     links: Mapping[str, str],
+    registration: Registration | None = None,
 ) -> dict[str, str | bytes]:
-    """The report's files by name, from results and comparisons alone.
+    """The report's files by name, from what was measured alone.
 
-    signatures: of the metric, by task. links: where each job's folder lies, seen from the report's.
+    links: where each job's folder lies, seen from the report's.
     """
-    table = results_table(experiment, results, comparisons)
-    pictures = experiment_figures(experiment, table, results)
+    results = measured.results
+    comparisons = measured.comparisons
+    tables = results_tables(experiment, results, comparisons, registration)
+    pictures = experiment_figures(experiment, tables, results)
     view = ReportView(
         title=experiment.title,
-        table=table,
+        registration=_registration_text(experiment, registration),
+        tables=tables,
         pictures=pictures,
+        domains=domain_rows(experiment, measured.robustness),
         comparisons=comparison_rows(experiment, comparisons),
         accuracies=accuracy_rows(experiment, results),
         costs=cost_rows(experiment, results) if experiment.report.costs else [],
         jobs=job_rows(results, links),
-        missing=_missing_text(missing_runs(experiment, results)),
-        signatures=signatures,
+        missing=_missing_text(missing_runs(experiment, results, registration)),
+        signatures=measured.signatures,
         details=experiment_details(results),
-        settings=dump_yaml(experiment.model_dump(mode="json", exclude_defaults=True)),
+        settings=dump_yaml(
+            experiment.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        ),
     )
     files: dict[str, str | bytes] = {
         "report.html": _report_page(view),
         "report.md": _report_markdown(view),
     }
-    if table.rows:
-        files["table.tex"] = results_latex(table)
-        files["table-std.tex"] = results_latex(table, spread=True)
+    for number, table in enumerate(tables):
+        name = _latex_name(table, is_first=number == 0)
+        files[f"{name}.tex"] = results_latex(table)
+        files[f"{name}-std.tex"] = results_latex(table, spread=True)
+    if tables:
         files["results.csv"] = csv_of_records(run_columns(results))
         files["comparisons.csv"] = csv_of_records([one.columns() for one in comparisons])
+    if measured.robustness:
+        rows = [record.columns() for record in measured.robustness]
+        files["other-domains.csv"] = csv_of_records(rows)
     if view.accuracies:
         files["prior-accuracy.csv"] = csv_of_records([row.columns() for row in view.accuracies])
     for name, picture in pictures.items():
         files[f"{name}.svg"] = picture.svg
         files[f"{name}.png"] = picture.png
     return files
+
+
+def _latex_name(table: ResultsTable, is_first: bool) -> str:
+    """table, table-chrf, table-chrf-other-domains"""
+    if is_first:
+        return "table"
+    suffix = "-other-domains" if table.other_domains else ""
+    return f"table-{table.key}{suffix}"
 
 
 def _report_page(view: ReportView) -> str:
@@ -163,7 +186,10 @@ def _report_page(view: ReportView) -> str:
         "figures": figures,
         "label_of": label_of,
         "signed": signed,
+        "comparison_titles": COMPARISON_TITLES,
         "comparison_note": COMPARISON_NOTE,
+        "domain_titles": DOMAIN_TITLES,
+        "domain_note": DOMAIN_NOTE,
         "cost_titles": COST_TITLES,
         "cost_note": COST_NOTE,
     }
@@ -172,8 +198,15 @@ def _report_page(view: ReportView) -> str:
 
 def _report_markdown(view: ReportView) -> str:
     parts = [f"# {escape_markdown(view.title)}\n"]
-    if view.table.rows:
-        parts.append(results_markdown(view.table))
+    if view.registration:
+        parts.append(escape_markdown(view.registration) + "\n")
+    for number, table in enumerate(view.tables):
+        if len(view.tables) > 1:
+            parts.append(f"## {escape_markdown(table.heading)}\n")
+        is_last = number == len(view.tables) - 1
+        parts.append(results_markdown(table, notes=is_last))
+    if view.domains:
+        parts.append(domains_markdown(view.domains))
     for name in view.pictures:
         parts.append(f"![{CAPTIONS[name]}]({name}.png)\n")
     if view.comparisons:
@@ -190,6 +223,26 @@ def _report_markdown(view: ReportView) -> str:
         parts.append(f"- {escape_markdown(task)}: `{signature}`")
     parts += ["", jobs_markdown(view.jobs)]
     return "\n".join(parts) + "\n"
+
+
+def _registration_text(experiment: ExperimentSettings, registration: Registration | None) -> str:
+    if registration is None:
+        return ""
+    added = [str(seed) for seed in experiment.seeds if not registration.has_seed(seed)]
+    seeds = ""
+    if added:
+        many = "Seeds" if len(added) > 1 else "Seed"
+        were = "were" if len(added) > 1 else "was"
+        seeds = (
+            f" {many} {', '.join(added)} {were} added afterwards, so all figures here are "
+            "exploratory."
+        )
+    return (
+        f"Registered on {registration.date}, before the first system was trained, with SHA-256 "
+        f"{registration.digest} (registration.yaml). Main outcome: "
+        f"{'; '.join(registration.primary())}. What goes beyond the registration is marked as "
+        f"exploratory.{seeds}"
+    )
 
 
 def _missing_text(missing: Sequence[str]) -> str:

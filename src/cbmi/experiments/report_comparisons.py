@@ -1,19 +1,32 @@
-"""The report's table of significance tests: over all seeds, and seed by seed."""
+"""The report's table of significance tests: over sentences and seeds, and seed by seed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cbmi.evaluation.paired_t import MOST_SEEDS, seeds_needed
 from cbmi.experiments.records import SystemComparison
-from cbmi.experiments.settings import ExperimentSettings
+from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
 from cbmi.reporting.tables import escape_markdown, markdown_table, signed
 
 COMPARISON_NOTE = (
-    "p-values are those of sacrebleu's paired bootstrap over the sentences. They are about half of "
-    "a two-sided p-value, and about 0.4 for two systems of equal quality. They do not cover the "
-    "variation between training runs of one system. The standard error is that of the mean "
-    "difference over the seeds."
+    "Over the sentences: sacrebleu's paired bootstrap. Its p-values are about half of two-sided "
+    "ones, and about 0.4 for two systems of equal quality; they do not cover the variation between "
+    "training runs of one system. Over the seeds: a two-sided paired t-test, and its p-value "
+    "corrected for the number of systems by Holm's method. Detectable: the true difference that so "
+    "many seeds show with a power of 80 %. Seeds needed: for a true difference as large as the one "
+    "measured."
+)
+COMPARISON_TITLES = (
+    "difference",
+    "standard error",
+    "p, sentences",
+    "p, seeds",
+    "p, Holm",
+    "detectable",
+    "seeds needed",
 )
 
 
@@ -23,15 +36,29 @@ class ComparisonRow:
 
     system: str
     against: str
-    task: str
-    set: str
+    on: str  # task, test set, metric
     overall: SystemComparison  # over all seeds
     seeds: list[SystemComparison]
 
     @property
-    def standard_error(self) -> str:
-        error = self.overall.standard_error
-        return "–" if error is None else f"{error:.2f}"
+    def cells(self) -> list[str]:
+        """Under `COMPARISON_TITLES`."""
+        overall = self.overall
+        cells = [signed(overall.difference)]
+        test = overall.over_seeds
+        if test is None:
+            return [*cells, "–", f"{overall.p:.3f}", "–", "–", "–", "–"]
+        corrected = "–" if overall.holm_p is None else f"{overall.holm_p:.3f}"
+        needed = seeds_needed(test.mean, test.error * math.sqrt(test.seeds))
+        return [
+            *cells,
+            f"{test.error:.2f}",
+            f"{overall.p:.3f}",
+            f"{test.p:.3f}",
+            corrected,
+            f"{test.detectable:.2f}",
+            f"> {MOST_SEEDS}" if needed is None else str(needed),
+        ]
 
     @property
     def seed_by_seed(self) -> str:
@@ -54,8 +81,7 @@ def comparison_rows(
             ComparisonRow(
                 system=experiment.label(overall.system),
                 against=experiment.label(overall.against),
-                task=experiment.title_of(overall.task),
-                set=overall.set,
+                on=_on(experiment, overall),
                 overall=overall,
                 seeds=seeds,
             )
@@ -63,8 +89,15 @@ def comparison_rows(
     return rows
 
 
-def _pair(comparison: SystemComparison) -> tuple[str, str, str, str]:
-    return (comparison.task, comparison.set, comparison.system, comparison.against)
+def _on(experiment: ExperimentSettings, comparison: SystemComparison) -> str:
+    parts = [experiment.title_of(comparison.task), comparison.set]
+    if len(experiment.metrics(comparison.task)) > 1:
+        parts.append(METRIC_NAMES[comparison.metric])
+    return ", ".join(parts)
+
+
+def _pair(comparison: SystemComparison) -> tuple[str, ...]:
+    return (*comparison.family(), comparison.system)
 
 
 def difference_text(comparison: SystemComparison) -> str:
@@ -73,17 +106,16 @@ def difference_text(comparison: SystemComparison) -> str:
 
 
 def comparisons_markdown(rows: Sequence[ComparisonRow]) -> str:
-    header = ["system", "against", "on", "difference (p)", "standard error", "seed by seed"]
+    header = ["system", "against", "on", *COMPARISON_TITLES, "seed by seed (p)"]
     cells = []
     for row in rows:
         cells.append(
             [
                 escape_markdown(row.system),
                 escape_markdown(row.against),
-                escape_markdown(f"{row.task}, {row.set}"),
-                difference_text(row.overall),
-                row.standard_error,
+                escape_markdown(row.on),
+                *row.cells,
                 row.seed_by_seed,
             ]
         )
-    return f"{markdown_table(header, cells, align='lllrrl')}\n\n{COMPARISON_NOTE}\n"
+    return f"{markdown_table(header, cells, align='lllrrrrrrrl')}\n\n{COMPARISON_NOTE}\n"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cbmi.experiments.records import JobResult
+from cbmi.experiments.registration import Registration
 from cbmi.experiments.settings import ExperimentSettings
 from cbmi.progress import clock
 from cbmi.reporting.tables import escape_markdown, markdown_table
@@ -67,8 +68,12 @@ def jobs_markdown(rows: Sequence[JobRow]) -> str:
     return markdown_table(header, cells, align="llrrrl")
 
 
-def missing_runs(experiment: ExperimentSettings, results: Sequence[JobResult]) -> list[str]:
-    """What the experiment names and nobody has done yet."""
+def missing_runs(
+    experiment: ExperimentSettings,
+    results: Sequence[JobResult],
+    registration: Registration | None = None,
+) -> list[str]:
+    """What the experiment or its registration names and nobody has done yet."""
     there = set()
     for result in results:
         there.add((result.task, result.seed, result.system or result.kind.value))
@@ -78,6 +83,11 @@ def missing_runs(experiment: ExperimentSettings, results: Sequence[JobResult]) -
             for name in [*experiment.expanded(), *experiment.analyses]:
                 if (task, seed, name) not in there:
                     missing.append(f"{task}, seed {seed}: {name}")
+    if registration is not None:
+        for task, seed, name in registration.runs():
+            text = f"{task}, seed {seed}: {name}"
+            if (task, seed, name) not in there and text not in missing:
+                missing.append(f"{text} (registered)")
     return missing
 
 

@@ -13,6 +13,16 @@ from cbmi.errors import UserError
 from cbmi.overrides import nearest, read_mapping, with_overrides
 
 MetricName = Literal["bleu", "chrf", "ter", "multi-bleu"]
+METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "multi-bleu": "multi-BLEU"}
+
+
+def _one_or_several(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Metrics = Annotated[
+    tuple[MetricName, ...], BeforeValidator(_one_or_several), Field(min_length=1)
+]  # one, or several in the order of their tables
 EVERY_TEST_SET = "*"  # in report.sets
 VALIDATION_SET = "valid"  # the name under which the validation set is translated and reported
 
@@ -33,7 +43,7 @@ class TaskSettings(Settings):
     label: str | None = None  # the table's column
     block: str | None = None  # the table's group of rows, such as the size of the model
     preset: str | None = None  # of the objectives' settings, such as wmt14-en-de
-    metric: MetricName | None = None  # None: the report's
+    metric: Metrics | None = None  # None: the report's
     settings: tuple[str, ...] = ()  # key=value, as on the command line
 
     @field_validator("settings")
@@ -82,12 +92,15 @@ class SystemSettings(Settings):
 
 
 class ReportSettings(Settings):
-    metric: MetricName = "bleu"
+    metric: Metrics = ("bleu",)
     # Test sets; "*": all of data.test; "valid": the validation set.
     sets: Annotated[tuple[str, ...], Field(min_length=1)] = (EVERY_TEST_SET,)
     baseline: str | None = None  # the differences are from its score; None: the first system
     # Systems that the others are tested against; none: the baseline.
     significance: Annotated[tuple[str, ...], Field(max_length=4)] = ()
+    # Test sets of other domains than the training data: a table of their own, with what BLEU and
+    # chrF do not show.
+    other_domains: tuple[str, ...] = ()
     costs: Flag = False  # a table of parameters, time and disk
     resamples: Annotated[int, Field(ge=100, strict=True)] = 1000  # of the paired bootstrap
 
@@ -100,6 +113,8 @@ class ExperimentSettings(Settings):
     tasks: Annotated[dict[Name, TaskSettings], Field(min_length=1)]
     systems: dict[Name, SystemSettings] = Field(default_factory=dict)
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (1,)
+    # Write down what is tested before the first job runs; what goes beyond it is exploratory.
+    register_: Annotated[Flag, Field(alias="register")] = False
     analyses: tuple[Literal["prior-accuracy"], ...] = ()  # of the first stages' runs
     report: ReportSettings = ReportSettings()
     # By task and system: BLEU that others have published, shown beside what was measured on the
@@ -173,7 +188,7 @@ class ExperimentSettings(Settings):
             return list(self.report.significance)
         return [] if self.baseline is None else [self.baseline]
 
-    def metric(self, task: str) -> MetricName:
+    def metrics(self, task: str) -> tuple[MetricName, ...]:
         return self.tasks[task].metric or self.report.metric
 
     def reported(self, translated: Collection[str]) -> list[str]:

@@ -1,0 +1,215 @@
+"""What an experiment is to test, written down with a hash before its first job runs.
+
+A report shows the registration and marks whatever goes beyond it as exploratory. So a reader can
+tell what was predicted from what was found on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cbmi.changes import changes_between, describe_changes
+from cbmi.errors import UserError
+from cbmi.experiments.jobs import Job, without_infinities
+from cbmi.experiments.plan import Plan
+from cbmi.experiments.records import JobKind
+from cbmi.experiments.settings import METRIC_NAMES
+from cbmi.files import write_atomically
+from cbmi.objectives import build
+from cbmi.overrides import read_mapping
+from cbmi.training.run import FREE_TO_CHANGE
+from cbmi.yaml_text import dump_yaml
+
+TESTS = (
+    "Each system is compared with those it is tested against by a two-sided paired t-test over the "
+    "seeds, corrected for the number of systems by Holm's method, and by a paired bootstrap over "
+    "the sentences. A difference counts where both p-values are below 0.05."
+)
+STOPPING = (
+    "Every system is trained with every seed, to the end of its stages. No seed, system or step is "
+    "added or left out in view of a score; what is added later is exploratory."
+)
+# Settings of a run that say where it runs and where its files lie, not what it computes.
+OF_THE_MACHINE = (*FREE_TO_CHANGE, "data.train", "data.valid", "data.test", "seed", "initialize")
+CHANGES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Registration:
+    date: str
+    digest: str  # of the hypotheses
+    hypotheses: Mapping[str, Any]
+
+    def has_system(self, task: str, system: str) -> bool:
+        return system in self.hypotheses["tasks"].get(task, {}).get("systems", {})
+
+    def systems(self, task: str) -> int:
+        """How many a task has."""
+        return len(self.hypotheses["tasks"].get(task, {}).get("systems", {}))
+
+    def has_set(self, task: str, test_set: str) -> bool:
+        return test_set in self.hypotheses["tasks"].get(task, {}).get("sets", {})
+
+    def has_metric(self, task: str, metric: str) -> bool:
+        return metric in self.hypotheses["tasks"].get(task, {}).get("metrics", ())
+
+    def has_seed(self, seed: int) -> bool:
+        return seed in self.hypotheses["seeds"]
+
+    def covers(self, task: str, system: str, test_set: str, metric: str) -> bool:
+        """Whether a system's score was registered."""
+        return (
+            self.has_system(task, system)
+            and self.has_set(task, test_set)
+            and self.has_metric(task, metric)
+        )
+
+    def runs(self) -> Iterator[tuple[str, int, str]]:
+        """Task, seed and system of every run."""
+        for name, task in self.hypotheses["tasks"].items():
+            for seed in self.hypotheses["seeds"]:
+                for system in task["systems"]:
+                    yield name, seed, system
+
+    def primary(self) -> list[str]:
+        """The main outcome of each task: its first metric on its first test set."""
+        texts = []
+        for name, task in self.hypotheses["tasks"].items():
+            texts.append(f"{_main_outcome(task)} ({name})")
+        return texts
+
+    def to_yaml(self) -> str:
+        return dump_yaml(
+            {"registered": self.date, "sha256": self.digest, "hypotheses": dict(self.hypotheses)}
+        )
+
+
+def registration_file(plan: Plan) -> Path:
+    return plan.folder / "registration.yaml"
+
+
+def register(plan: Plan) -> Registration:
+    """Write the registration, or check that the experiment still holds to the one there is."""
+    known = read_registration(plan)
+    if known is not None:
+        return known
+    systems = [job for job in plan.jobs.values() if job.kind is JobKind.SYSTEM]
+    begun = [job.id for job in systems if job.done() or job.run.begun]
+    if begun:
+        raise UserError(
+            f"register: {begun[0]} has begun already, and a registration comes before the first "
+            "system is trained: choose another output=… and jobs=…, or set register: false."
+        )
+    hypotheses = _hypotheses(plan)
+    registration = Registration(time.strftime("%Y-%m-%d"), _digest(hypotheses), hypotheses)
+    write_atomically(registration_file(plan), registration.to_yaml())
+    return registration
+
+
+def read_registration(plan: Plan) -> Registration | None:
+    """The registration, if there is one, once it is sure that what it names is unchanged."""
+    path = registration_file(plan)
+    if not path.exists():
+        return None
+    values = read_mapping(path, "registration")
+    try:
+        registration = Registration(
+            str(values["registered"]), str(values["sha256"]), dict(values["hypotheses"])
+        )
+        _check_unchanged(plan, registration, path)
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: this is not a registration.") from None
+    return registration
+
+
+def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None:
+    if _digest(registration.hypotheses) != registration.digest:
+        raise UserError(
+            f"{path} was changed after it was written: its hypotheses do not have its hash."
+        )
+    now = _hypotheses(plan)
+    changes = []
+    for key in ("baseline", "tested_against"):
+        changes += changes_between(registration.hypotheses[key], now[key], f"report.{key}")
+    for task, registered in registration.hypotheses["tasks"].items():
+        current = now["tasks"].get(task)
+        if current is None:
+            continue  # the report says that it is missing
+        changes += changes_between(registered["run"], current["run"], f"tasks.{task}")
+        where = f"tasks.{task}.main outcome"
+        changes += changes_between(_main_outcome(registered), _main_outcome(current), where)
+        for part in ("sets", "systems"):
+            for name, settings in registered[part].items():
+                if name in current[part]:
+                    where = f"tasks.{task}.{part}.{name}"
+                    changes += changes_between(settings, current[part][name], where)
+    if changes:
+        raise UserError(
+            f"{path}: this was registered otherwise "
+            f"({describe_changes(changes, CHANGES_SHOWN)}): bring it back, or give another name to "
+            "what has changed."
+        )
+
+
+def _main_outcome(task: Mapping[str, Any]) -> str:
+    return f"{METRIC_NAMES[task['metrics'][0]]} on {next(iter(task['sets']))}"
+
+
+def _hypotheses(plan: Plan) -> dict[str, Any]:
+    experiment = plan.experiment
+    tasks: dict[str, Any] = {}
+    for name in experiment.tasks:
+        jobs = [job for job in plan.jobs.values() if job.task == name]
+        start = next(job for job in jobs if job.kind is JobKind.START)
+        files = start.file_digests
+        run = _computed(start)
+        run["files"] = {key: files[key] for key in ("train", "valid")}
+        systems = {}
+        for system in experiment.expanded():
+            job = plan.jobs[plan.of_system[name, experiment.seeds[0], system]]
+            stage = job.config.stages[-1]
+            objective = build(stage.objective, system).model_dump(mode="json")
+            systems[system] = stage.model_dump(mode="json") | {
+                "objective": {"name": stage.objective["name"], **objective}
+            }
+        test_sets = experiment.reported(start.config.data.test)
+        tasks[name] = {
+            "run": run,
+            "systems": systems,
+            "sets": {test_set: files[f"test {test_set}"] for test_set in test_sets},
+            "metrics": list(experiment.metrics(name)),
+        }
+    return without_infinities(
+        {
+            "title": experiment.title,
+            "tasks": tasks,
+            "seeds": list(experiment.seeds),
+            "baseline": experiment.baseline,
+            "tested_against": experiment.tested_against(),
+            "tests": TESTS,
+            "stopping": STOPPING,
+        }
+    )
+
+
+def _computed(job: Job) -> dict[str, Any]:
+    """The settings of a run that its results depend on."""
+    settings = job.config.plain()
+    for key in OF_THE_MACHINE:
+        group = settings
+        *parents, last = key.split(".")
+        for parent in parents:
+            group = group[parent]
+        group.pop(last, None)
+    return settings
+
+
+def _digest(hypotheses: Mapping[str, Any]) -> str:
+    text = json.dumps(hypotheses, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

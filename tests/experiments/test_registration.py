@@ -1,0 +1,113 @@
+"""A registration: written before the first result, held to afterwards, shown in the report."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tasks import cbmi, refused
+
+from cbmi.errors import UserError
+from cbmi.experiments.plan import Plan
+from cbmi.experiments.registration import read_registration, register, registration_file
+from cbmi.experiments.settings import read_experiment
+
+
+@pytest.fixture
+def plan_of(experiment_file):
+    def make(**changes) -> Plan:
+        return Plan(read_experiment(experiment_file(register=True, **changes), []))
+
+    return make
+
+
+def test_it_names_what_is_tested_and_has_a_hash(plan_of):
+    plan = plan_of()
+    assert read_registration(plan) is None
+    registration = register(plan)
+    assert registration == read_registration(plan) == register(plan)
+    assert registration.primary() == ["chrF on test (demo)"]
+    task = registration.hypotheses["tasks"]["demo"]
+    assert list(task["systems"]) == ["ce", "freq", "cbmi"]
+    assert task["systems"]["cbmi"]["objective"]["scale_token"] == 0.2
+    assert task["systems"]["cbmi"]["objective"]["scale_sentence"] == 0.3  # a default, spelt out
+    assert len(task["sets"]["test"][0]) == 32
+    assert registration.hypotheses["seeds"] == [1, 2]
+    assert "output" not in task["run"]
+    assert len(list(registration.runs())) == 6
+
+
+def test_another_order_or_place_of_files_is_the_same_registration(plan_of, tmp_path):
+    first = register(plan_of())
+    second = register(plan_of(output=str(tmp_path / "elsewhere")))
+    assert first.digest == second.digest
+
+
+def test_what_was_registered_may_not_change(plan_of, systems, tmp_path):
+    register(plan_of())
+    stronger = systems | {"cbmi": {"objective": {"name": "cbmi", "scale_token": 0.4}}}
+    with pytest.raises(UserError, match=r"scale_token: 0.2, now 0.4\): bring it back, or give"):
+        register(plan_of(systems=stronger))
+    run = {"run": str(plan_of().experiment.tasks["demo"].run), "settings": ["label_smoothing=0.2"]}
+    with pytest.raises(UserError, match=r"label_smoothing: 0\.1, now 0\.2"):
+        register(plan_of(tasks={"demo": run}))
+    with pytest.raises(UserError, match=r"report\.baseline: ce, now freq"):
+        register(plan_of(report={"metric": "chrf", "baseline": "freq"}))
+    with pytest.raises(UserError, match="main outcome: chrF on test, now BLEU on test"):
+        register(plan_of(report={"metric": ["bleu", "chrf"]}))
+    added = systems | {"more": {"objective": "focal"}}
+    assert not register(plan_of(systems=added)).has_system("demo", "more")
+
+
+def test_a_registration_that_was_edited_is_refused(plan_of):
+    plan = plan_of()
+    register(plan)
+    file = registration_file(plan)
+    file.write_text(file.read_text().replace("scale_token: 0.2", "scale_token: 0.4"))
+    with pytest.raises(UserError, match="was changed after it was written"):
+        register(plan)
+    file.write_text("title: something else\n")
+    with pytest.raises(UserError, match="this is not a registration"):
+        register(plan)
+
+
+@pytest.mark.slow
+def test_it_comes_before_the_first_result(own, experiment_file):
+    path = experiment_file(output=str(own), register=True)
+    message = refused("experiment", path, "--devices", "cpu")
+    assert "demo-1-ce has begun already, and a registration comes before the first" in message
+    assert not (own / "registration.yaml").exists()
+
+
+@pytest.mark.slow
+def test_the_report_marks_what_goes_beyond_it(own, experiment_file, plan_of, systems):
+    fewer = {name: systems[name] for name in ("ce", "cbmi")}
+    plan = plan_of(systems=fewer, seeds=[1, 3])
+    registration = register(plan)
+    shutil.copy(registration_file(plan), own / "registration.yaml")
+    path = experiment_file(output=str(own), report={"metric": ["chrf", "bleu"]})
+    result = cbmi("experiment", path, "--report")
+    assert result.returncode == 0, result.stderr.decode()
+    for name in ("report.md", "report.html"):
+        text = (own / "report" / name).read_text()
+        assert registration.digest in text
+        assert "Main outcome: chrF on test (demo)." in text
+        assert "Seed 2 was added afterwards, so all figures here are exploratory." in text
+        assert "+ Freq (exploratory)" in text
+        assert "Transformer (exploratory)" not in text
+        assert "Demo En→De (exploratory)" in text  # by BLEU, which was not registered
+        assert "demo, seed 3: ce (registered)" in text
+
+
+@pytest.mark.slow
+def test_an_experiment_registers_itself(experiment_file, started, tmp_path):
+    path = experiment_file(
+        register=True, seeds=[1], systems={"ce": {"objective": "ce"}}, analyses=[]
+    )
+    process = started(path)
+    said = process.communicate(timeout=300)[0].decode()
+    assert process.returncode == 0, said
+    assert "Registered on " in said
+    assert said.index("Registered on ") < said.index("demo-1-ce: ")
+    assert (tmp_path / "experiment" / "registration.yaml").exists()
+    assert "Registered on" in (tmp_path / "experiment" / "report" / "report.md").read_text()
