@@ -46,7 +46,12 @@ def describe_changes(changes: Sequence[Change], most: int | None = None) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    """A value in a sentence; of a list of named things, such as stages, the names."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, list) and all(isinstance(one, dict) and "name" in one for one in value):
+        return f"[{', '.join(str(one['name']) for one in value)}]"
+    return str(value)
 
 
 def _label(number: int, old: Any, new: Any) -> str:

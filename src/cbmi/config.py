@@ -265,6 +265,12 @@ class ValidationSettings(Settings):
         0  # a stage ends after this many validations without a new best; 0: never
     )
 
+    def scored_by(self) -> str:
+        """What decides which checkpoint is the best; scores of different kinds do not compare."""
+        if self.beam == 0:
+            return "loss"
+        return f"BLEU, beam {self.beam}, length penalty {self.length_penalty}"
+
 
 class CheckpointSettings(Settings):
     every: NonNegativeInt = 0  # steps; 0: as often as validation

@@ -230,7 +230,11 @@ def test_a_finished_run_can_be_trained_longer(tmp_path):
     assert cbmi("train", write_run(tmp_path)).returncode == 0
     longer = cbmi("train", tmp_path / "run.yaml", "stages.adapt.steps=12")
     assert longer.returncode == 0, longer.stderr.decode()
+    assert "From step 17 on: stages.adapt.steps: 8, now 12." in longer.stderr.decode()
     assert (tmp_path / "run" / "checkpoints" / "step-20").exists()
+    (line,) = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    change = {"path": "stages.adapt.steps", "old": 8, "new": 12}
+    assert json.loads(line) == {"step": 16, "changes": [change]}
 
 
 def test_another_run_can_start_from_its_weights(tmp_path):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from tasks import run_values
 
 from cbmi.changes import Change
 from cbmi.config import RunSettings, check
 from cbmi.errors import UserError
-from cbmi.training.run import FREE_TO_CHANGE, RunDirectory
+from cbmi.training.checkpoint import TrainingState, save_checkpoint
+from cbmi.training.revision import FREE_TO_CHANGE, FROM_NOW_ON
+from cbmi.training.run import RunDirectory
 
 STAGES = [
     {"name": "pretrain", "language_model": "train", "steps": 8},
@@ -45,10 +49,11 @@ def prepare(run: RunDirectory) -> None:
 
 
 def begin(run: RunDirectory) -> None:
+    """As a run that stands in its second stage."""
     prepare(run)
-    checkpoint = run.checkpoints / "step-1"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "translator.safetensors").write_text("weights")
+    state = TrainingState(step=12, stage=1, stage_step=4)
+    weights = {"translator": {"weight": torch.zeros(1)}}
+    save_checkpoint(run.checkpoints / "step-12", weights, state)
 
 
 @pytest.fixture
@@ -57,12 +62,14 @@ def begun(run):
     return run
 
 
-def refuse(run: RunDirectory, config: RunSettings) -> None:
+def refuse(run: RunDirectory, config: RunSettings, expected: str = "") -> None:
     """It is refused, and the run keeps its settings."""
     before = run.config_file.read_bytes()
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as error:
         run.adopt(config)
+    assert expected in str(error.value)
     assert run.config_file.read_bytes() == before
+    assert not run.history.exists()
 
 
 def test_the_settings_are_kept_with_all_defaults(run, tmp_path):
@@ -90,16 +97,51 @@ def test_a_default_spelt_out_is_no_change(begun, tmp_path):
     [
         ("seed", 2, Change("seed", 1, 2)),
         ("batch", {"tokens": 150}, Change("batch.tokens", 200, 150)),
-        ("label_smoothing", 0.0, Change("label_smoothing", 0.1, 0.0)),
+        ("ema", 0.9, Change("ema", 0.0, 0.9)),
         ("initialize", "other", Change("initialize", None, "other")),
         ("precision", "bf16", Change("precision", "auto", "bf16")),
-        ("validate", {"every": 3, "beam": 2}, Change("validate.every", 4, 3)),
     ],
 )
 def test_what_was_computed_with_may_not_change(begun, tmp_path, key, value, change):
     config = settings(tmp_path, **{key: value})
     assert begun.changes(config) == [change]
-    refuse(begun, config)
+    refuse(begun, config, str(change))
+
+
+def test_what_counts_from_the_next_step_on_may_change(begun, tmp_path, capsys):
+    values = run_values(tmp_path)
+    changed = {
+        "optimizer": values["optimizer"] | {"peak_lr": 1e-4, "warmup": 2},
+        "validate": {"every": 3, "beam": 0, "patience": 7},
+        "label_smoothing": 0.2,
+        "r_drop": 1.0,
+        "model": values["model"]
+        | {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.4},
+    }
+    assert {key.partition(".")[0] for key in FROM_NOW_ON} == set(changed)
+    begun.adopt(settings(tmp_path, **changed))
+    assert begun.config().label_smoothing == 0.2
+    said = capsys.readouterr().err
+    assert said.startswith("From step 13 on: ")
+    (line,) = begun.history.read_text().splitlines()
+    record = json.loads(line)
+    assert record["step"] == 12
+    found = {change["path"]: (change["old"], change["new"]) for change in record["changes"]}
+    assert found["optimizer.peak_lr"] == (values["optimizer"]["peak_lr"], 1e-4)
+    assert found["model.dropout"] == (0.1, 0.2)
+    for path in found:
+        assert f"{path}: " in said
+    begun.adopt(settings(tmp_path, **changed))  # no change any more
+    assert len(begun.history.read_text().splitlines()) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_a_change_that_was_noted_before_a_kill_is_noted_once(begun, tmp_path):
+    config = begun.config_file.read_text()
+    for _ in range(2):
+        begun.config_file.write_text(config)  # as if it had been killed before this was written
+        begun.adopt(settings(tmp_path, label_smoothing=0.2))
+    assert len(begun.history.read_text().splitlines()) == 1
 
 
 def test_what_was_not_computed_with_may_change(begun, tmp_path):
@@ -122,32 +164,71 @@ def test_what_was_not_computed_with_may_change(begun, tmp_path):
     assert begun.config().data.test == {"one": ("a", "b")}
 
 
-def test_the_last_stage_may_get_longer_but_not_shorter(begun, tmp_path):
-    longer = settings(tmp_path, stages=[STAGES[0], STAGES[1] | {"steps": 20}])
-    assert begun.changes(longer) == []
-    shorter = settings(tmp_path, stages=[STAGES[0], STAGES[1] | {"steps": 3}])
-    assert begun.changes(shorter) == [Change("stages.adapt.steps", 8, 3)]
-    begun.adopt(longer)
-    assert begun.config().stages[-1].steps == 20
-    assert begun.changes(settings(tmp_path)) == [Change("stages.adapt.steps", 20, 8)]
+def with_stages(folder: Path, *stages: dict[str, Any]) -> RunSettings:
+    return settings(folder, stages=list(stages))
 
 
-def test_an_earlier_stage_may_not_get_longer(begun, tmp_path):
-    config = settings(tmp_path, stages=[STAGES[0] | {"steps": 20}, STAGES[1]])
-    assert begun.changes(config) == [Change("stages.pretrain.steps", 8, 20)]
+@pytest.mark.parametrize("steps", [4, 5, 20])
+def test_the_current_stage_may_get_longer_and_shorter(begun, tmp_path, steps):
+    begun.adopt(with_stages(tmp_path, STAGES[0], STAGES[1] | {"steps": steps}))
+    assert begun.config().stages[1].steps == steps
 
 
-def test_stages_may_be_added_but_not_removed(begun, tmp_path):
-    assert begun.changes(settings(tmp_path, stages=[*STAGES, MORE])) == []
-    (change,) = begun.changes(settings(tmp_path, stages=STAGES[:1]))
-    assert change.path == "stages"
-    assert [len(change.old), len(change.new)] == [2, 1]
+def test_the_current_stage_does_not_end_before_the_steps_that_are_done(begun, tmp_path):
+    config = with_stages(tmp_path, STAGES[0], STAGES[1] | {"steps": 3})
+    refuse(begun, config, "stages.adapt.steps: 8, now 3")
+    refuse(begun, config, "the current one may end at its step 4 or later")
 
 
-def test_a_stage_that_others_follow_may_not_get_longer(begun, tmp_path):
-    """The added stage would start from other weights than the run has at that step."""
-    config = settings(tmp_path, stages=[STAGES[0], STAGES[1] | {"steps": 20}, MORE])
-    assert begun.changes(config) == [Change("stages.adapt.steps", 8, 20)]
+@pytest.mark.parametrize(
+    ("number", "change", "expected"),
+    [
+        (0, {"steps": 20}, "stages.pretrain.steps: 8, now 20"),
+        (1, {"name": "other"}, "stages.1.name: adapt, now other"),
+        (1, {"language_model": "joint"}, "stages.adapt.language_model: frozen, now joint"),
+        (1, {"objective": {"name": "cbmi", "scale_token": 0.2}}, "scale_token: 0.1, now 0.2"),
+    ],
+)
+def test_a_stage_that_has_begun_stays_what_it_is(begun, tmp_path, number, change, expected):
+    stages = [dict(stage) for stage in STAGES]
+    stages[number] |= change
+    refuse(begun, with_stages(tmp_path, *stages), expected)
+
+
+def test_stages_that_have_not_begun_may_be_anything(begun, tmp_path, capsys):
+    begun.adopt(with_stages(tmp_path, *STAGES, MORE))
+    assert "stages: [pretrain, adapt], now [pretrain, adapt, more]" in capsys.readouterr().err
+    other = {"name": "focal", "objective": "focal", "steps": 9}
+    longer = STAGES[1] | {"steps": 20}
+    begun.adopt(with_stages(tmp_path, STAGES[0], longer, other))
+    assert begun.config().stages[2].objective["name"] == "focal"
+    begun.adopt(with_stages(tmp_path, *STAGES))
+    assert len(begun.config().stages) == 2
+    assert len(begun.history.read_text().splitlines()) == 3
+
+
+def test_stages_that_have_begun_may_not_be_removed(begun, tmp_path):
+    config = with_stages(tmp_path, STAGES[0])
+    refuse(begun, config, "stages: [pretrain, adapt], now [pretrain]")
+
+
+@pytest.mark.parametrize(
+    ("change", "can_start"),
+    [
+        ({"seed": 2}, True),
+        ({"model": {"preset": "tiny"}}, False),
+    ],
+)
+def test_how_to_start_from_its_weights_is_said_where_one_can(begun, tmp_path, change, can_start):
+    with pytest.raises(UserError) as error:
+        begun.adopt(settings(tmp_path, **change))
+    assert (f"initialize={begun.path}" in str(error.value)) is can_start
+
+
+def test_without_a_checkpoint_that_can_be_read_nothing_may_change(begun, tmp_path):
+    (begun.checkpoints / "step-12" / "state.json").write_text("{}")
+    refuse(begun, settings(tmp_path, label_smoothing=0.2), "label_smoothing: 0.1, now 0.2")
+    begun.adopt(settings(tmp_path))
 
 
 def test_corpus_files_may_be_moved_once_they_are_prepared(begun, tmp_path):
@@ -276,7 +357,7 @@ def copied(begun, tmp_path):
     begun.log.write_text('{"step": 1}\n')
     begun.teachers.mkdir()
     begun.cache.mkdir()
-    begun.best.symlink_to("checkpoints/step-1")
+    begun.best.symlink_to("checkpoints/step-12")
     copy = RunDirectory(tmp_path / "copy")
     copy.copy(begun)
     return copy
@@ -285,17 +366,17 @@ def copied(begun, tmp_path):
 def test_a_copy_has_what_a_run_needs_to_be_resumed(begun, copied, tmp_path):
     names = sorted(path.name for path in copied.path.iterdir())
     assert names == ["best", "checkpoints", "config.yaml", "data", "log.jsonl", "teachers", "vocab"]
-    assert [path.name for path in copied.checkpoints.iterdir()] == ["step-1"]
+    assert [path.name for path in copied.checkpoints.iterdir()] == ["step-12"]
     assert copied.config() == begun.config()
     assert copied.changes(settings(tmp_path, output=str(copied.path))) == []
 
 
 def test_the_best_checkpoint_of_a_copy_is_its_own(copied):
-    assert copied.best.resolve() == (copied.checkpoints / "step-1").resolve()
+    assert copied.best.resolve() == (copied.checkpoints / "step-12").resolve()
 
 
 def test_a_copy_shares_only_what_is_never_changed_in_place(begun, copied):
-    weights = "step-1/translator.safetensors"
+    weights = "step-12/translator.safetensors"
     assert os.path.samefile(begun.checkpoints / weights, copied.checkpoints / weights)
     for name in ("config.yaml", "log.jsonl"):
         assert not os.path.samefile(begun.path / name, copied.path / name)

@@ -218,6 +218,41 @@ def test_a_stage_that_patience_ended_stays_ended(run):
     assert run.saved() == [1, 2, 3]
 
 
+def test_a_stage_that_patience_ended_continues_with_more_patience(run):
+    run.train([10], ScriptedValidator([2.0, 1.0, 1.0]), **every(1, patience=2))
+    trainer = run.train([10], ScriptedValidator([3.0, 1.0]), **every(1, patience=3))
+    assert trainer.state.step == 7
+    assert run.best() == "step-4"
+
+
+def test_a_stage_may_be_cut_short_where_it_stands(run):
+    run.train([4], ScriptedValidator([1.0, 2.0]), **every(2))
+    os.rename(run.path / "checkpoints" / "step-4", run.folder / "step-4")
+    trainer = run.train([2, 3], ScriptedValidator([1.0]), **every(2))
+    assert trainer.state.step == 5
+    assert run.saved() == [2, 4, 5]
+
+
+def test_scores_of_another_validation_are_not_compared(run, capsys):
+    """A lower BLEU with another beam is the best so far; the old best is used until then."""
+    run.train([4], ScriptedValidator([9.0, 8.0]), **every(2))
+    validate = {"every": 2, "beam": 1}
+    run.train([4], ScriptedValidator(), validate=validate)
+    assert run.best() == "step-2"
+    assert "chosen again from now on" in capsys.readouterr().err
+    trainer = run.train([8], ScriptedValidator([5.0, 4.0]), validate=validate)
+    assert run.best() == "step-6"
+    assert trainer.state.best_score == 5.0
+
+
+def test_another_learning_rate_counts_from_the_next_step_on(run):
+    run.train([3], optimizer={"schedule": "inverse-sqrt", "warmup": 0, "peak_lr": 1e-3})
+    run.train([6], optimizer={"schedule": "inverse-sqrt", "warmup": 0, "peak_lr": 1e-4})
+    rates = {record["step"]: record["lr"] for record in read_log(run.path)}
+    assert rates[3] == pytest.approx(1e-3 / 3**0.5)
+    assert rates[4] == pytest.approx(1e-4 / 4**0.5)
+
+
 def test_a_stage_that_reached_its_end_continues_if_it_is_made_longer(run):
     run.train([4], ScriptedValidator([1.0, 2.0]), **every(2, patience=2))
     trainer = run.train([7], ScriptedValidator([3.0]), **every(2, patience=2))

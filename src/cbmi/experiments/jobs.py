@@ -19,7 +19,8 @@ from cbmi.data.prepare import check_unchanged
 from cbmi.errors import UserError
 from cbmi.experiments.records import JobKind, JobResult
 from cbmi.files import digest, read_json
-from cbmi.training.run import FREE_TO_CHANGE, RunDirectory
+from cbmi.training.revision import FREE_TO_CHANGE
+from cbmi.training.run import RunDirectory
 
 # Settings that may differ from those of a result: where files lie (their content is compared), and
 # what does not touch the numbers.

@@ -23,7 +23,7 @@ from cbmi.experiments.settings import METRIC_NAMES
 from cbmi.files import write_atomically
 from cbmi.objectives import build
 from cbmi.overrides import read_mapping
-from cbmi.training.run import FREE_TO_CHANGE
+from cbmi.training.revision import FREE_TO_CHANGE
 from cbmi.yaml_text import dump_yaml
 
 TESTS = (

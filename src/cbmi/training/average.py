@@ -24,13 +24,13 @@ def average_checkpoints(run: RunDirectory, count: int, kind: Literal["last", "be
         folder for folder in store.all_checkpoints(run.checkpoints) if store.damage(folder) is None
     ]
     states = {folder: store.read_state(folder) for folder in folders}
-    stage = states[folders[-1]].stage if folders else 0
+    newest = states[folders[-1]] if folders else store.TrainingState()
     if kind == "best":
         # The best last, as the newest is.
-        candidates = store.best_first(states, stage)[::-1]
+        candidates = store.best_first(states, newest)[::-1]
         described = "validated checkpoints of its last stage"
     else:
-        candidates = [folder for folder in folders if states[folder].stage == stage]
+        candidates = [folder for folder in folders if states[folder].stage == newest.stage]
         described = "checkpoints of its last stage"
     if len(candidates) < count:
         raise UserError(

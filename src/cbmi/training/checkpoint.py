@@ -65,6 +65,7 @@ class TrainingState:
     best_score: float | None = None  # higher is better: BLEU, or minus the loss
     stale: int = 0  # validations since the best
     score: float | None = None  # of this checkpoint, if it was validated
+    scored_by: str = ""  # how: other scores are not comparable
     fusion: FusionKind | None = None  # of translator and language model in translation
     step_tokens: int = 0  # the size of a step, which the plan of batches depends on
     scalers: dict[str, Any] = field(default_factory=dict)  # fp16's loss scaling
@@ -252,11 +253,12 @@ def states_of(checkpoints: Path) -> dict[Path, TrainingState]:
     return states
 
 
-def best_first(states: Mapping[Path, TrainingState], stage: int) -> list[Path]:
-    """The validated checkpoints of a stage, the best first."""
+def best_first(states: Mapping[Path, TrainingState], now: TrainingState) -> list[Path]:
+    """The checkpoints of this stage that were validated as it is now, the best first."""
     scores = {}
     for folder, state in states.items():
-        if state.stage == stage and state.score is not None:
+        is_comparable = state.stage == now.stage and state.scored_by == now.scored_by
+        if is_comparable and state.score is not None:
             scores[folder] = state.score
     return sorted(scores, key=lambda folder: scores[folder], reverse=True)
 
@@ -268,7 +270,7 @@ def retain(checkpoints: Path, now: TrainingState, keep_last: int, keep_best: int
     """
     states = states_of(checkpoints)
     last = list(states)[-keep_last:]
-    best = best_first(states, now.stage)[:keep_best]
+    best = best_first(states, now)[:keep_best]
     for folder, state in states.items():
         in_use = state.step in (now.step, now.best_step)
         if not (folder in last or folder in best or state.stage_done or in_use):

@@ -91,6 +91,7 @@ class LiveRun:
         self._load_learners(folder)
         best = self._best_remaining() if self.world.first else (None, None)
         self.state.best_step, self.state.best_score = self.world.gather(best)[0]
+        self._score_as_now()
         if self.world.first:
             self._point_to_best()
             say(f"Resuming from {folder}")
@@ -278,6 +279,20 @@ class LiveRun:
             store.retain(self.run.checkpoints, state, keep.keep_last, keep.keep_best)
         self.world.barrier()
 
+    def _score_as_now(self) -> None:
+        """Forget the best score if validation has changed since: the next one is the best so far.
+
+        Its checkpoint stays the one to use until then.
+        """
+        state = self.state
+        scored_by = self.config.validate_.scored_by()
+        if state.scored_by not in ("", scored_by) and state.best_score is not None:
+            state.best_score = None
+            state.stale = 0
+            if self.world.first:
+                say("Validation has changed, so the best checkpoint is chosen again from now on.")
+        state.scored_by = scored_by
+
     def _best_remaining(self) -> tuple[int | None, float | None]:
         """The stage's best step and its score.
 
@@ -288,7 +303,7 @@ class LiveRun:
         if step is None or (checkpoints / store.folder_name(step)).exists():
             return step, self.state.best_score
         states = store.states_of(checkpoints)
-        best_first = store.best_first(states, self.state.stage)
+        best_first = store.best_first(states, self.state)
         best = states[best_first[0]] if best_first else None
         used = store.folder_name(best.step if best else self.state.step)
         missing = checkpoints / store.folder_name(step)

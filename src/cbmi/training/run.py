@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from cbmi.changes import Change, changes_between, describe_changes
@@ -23,21 +25,13 @@ from cbmi.files import (
 )
 from cbmi.objectives import build
 from cbmi.overrides import read_mapping
+from cbmi.progress import say
+from cbmi.training.checkpoint import states_of
+from cbmi.training.revision import FREE_TO_CHANGE, Progress, revise
 from cbmi.yaml_text import dump_yaml
 
-# Keys that may change when a run is resumed: they do not touch what was computed.
-FREE_TO_CHANGE = (
-    "output",
-    "data.test",
-    "log",
-    "checkpoints",
-    "device",
-    "compile",
-    "memory",
-    "parallel",
-    "rank_timeout",
-)
-
+# What weights are of: a run with another cannot start from them.
+OF_THE_WEIGHTS = ("model", "data.vocabulary", "initialize")
 
 class RunDirectory:
     """The names of what lies in a run directory."""
@@ -53,6 +47,7 @@ class RunDirectory:
         self.best = self.path / "best"
         self.log = self.path / "log.jsonl"
         self.test = self.path / "test"
+        self.history = self.path / "history.jsonl"  # of changed settings
 
     def config(self) -> RunSettings:
         """The resolved settings; refuses what is not a run directory."""
@@ -106,12 +101,10 @@ class RunDirectory:
             changes = self.changes(config)
             if changes and not self.prepared:
                 self.clear()
+            elif self.begun:
+                self._revise(config)
             elif changes:
-                raise UserError(
-                    f"{self.path} holds a run with other settings ({describe_changes(changes)}): "
-                    "resume it with the old settings, choose another output=…, or delete it to "
-                    "start from scratch."
-                )
+                raise self._other_settings(changes)
         elif self.vocab.exists() or self.data.exists() or self.checkpoints.exists():
             raise UserError(
                 f"{self.path} holds vocab, data or checkpoints but is not a run directory: choose "
@@ -119,12 +112,71 @@ class RunDirectory:
             )
         write_atomically(self.config_file, dump_yaml(config.plain()))
 
+    def _revise(self, config: RunSettings) -> None:
+        """Refuse settings that contradict what has been computed; write down what else changes."""
+        progress = self._progress()
+        if progress is None:  # resuming will say what is wrong with the checkpoints
+            changes = self.changes(config)
+            if changes:
+                raise self._other_settings(changes)
+            return
+        revision = revise(_resolved(self._known_config()), config, progress)
+        refused = [change for change in revision.refused if not self._is_moved_file(change)]
+        if refused:
+            raise self._other_settings(refused, progress)
+        if revision.accepted:
+            say(f"From step {progress.step + 1:,} on: {describe_changes(revision.accepted)}.")
+            self._write_history(progress, revision.accepted)
+
+    def _progress(self) -> Progress | None:
+        """Where the newest checkpoint that can be read stands."""
+        states = list(states_of(self.checkpoints).values())
+        if not states:
+            return None
+        newest = states[-1]
+        return Progress(newest.step, newest.stage, newest.stage_step)
+
+    def _write_history(self, progress: Progress, changes: Sequence[Change]) -> None:
+        known = self.history.read_text(encoding="utf-8") if self.history.exists() else ""
+        record = {
+            "step": progress.step,
+            "changes": [asdict(change) for change in changes],
+        }
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        if not known.endswith(line):  # it was killed before the settings were written
+            write_atomically(self.history, known + line)
+
+    def _other_settings(
+        self, changes: Sequence[Change], progress: Progress | None = None
+    ) -> UserError:
+        """The error of settings that what was made here does not go with."""
+        text = describe_changes(changes)
+        if progress is None or any(change.within(*OF_THE_WEIGHTS) for change in changes):
+            way_out = "choose another output=…, or delete it to start from scratch"
+        elif any(change.within("stages") for change in changes):
+            way_out = (
+                f"only stages that have not begun may change, and the current one may end at its "
+                f"step {progress.stage_step:,} or later; or start from its weights in a new run: "
+                f"output=… initialize={self.path}"
+            )
+        else:
+            way_out = f"or start from its weights in a new run: output=… initialize={self.path}"
+        return UserError(
+            f"{self.path} holds a run with other settings ({text}): resume it with the old "
+            f"settings, {way_out}."
+        )
+
+    def settings_files(self) -> dict[Path, str | None]:
+        """The contents of what `adopt` changes; None: there is no such file."""
+        contents = {}
+        for file in (self.config_file, self.history):
+            contents[file] = file.read_text(encoding="utf-8") if file.exists() else None
+        return contents
+
     def changes(self, config: RunSettings) -> list[Change]:
         """How `config` differs from the settings of what was made here so far, where it matters."""
         changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
-        if (self.data / "train").exists():
-            # Files may have moved: their content is compared with what was prepared.
-            changes = [change for change in changes if not _is_moved_file(change)]
+        changes = [change for change in changes if not self._is_moved_file(change)]
         if self.begun:
             return changes
         # Only data have been made so far.
@@ -157,7 +209,7 @@ class RunDirectory:
                         ignore=shutil.ignore_patterns(".*"),
                         copy_function=_link,
                     )
-            for file in (other.config_file, other.log):
+            for file in (other.config_file, other.history, other.log):
                 if file.exists():
                     shutil.copy2(file, temporary / file.name)
             if other.best.is_symlink():
@@ -173,14 +225,14 @@ class RunDirectory:
             return None
         changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
         changes = [change for change in changes if change.within("data", "initialize")]
-        if (self.data / "train").exists():
-            changes = [change for change in changes if not _is_moved_file(change)]
+        changes = [change for change in changes if not self._is_moved_file(change)]
         if changes:
             raise UserError(
                 f"{self.path} holds data that were prepared with other settings "
                 f"({describe_changes(changes)}): choose another output=…, or delete it."
             )
         trained = [self.checkpoints, self.best, self.log, self.teachers, self.cache, self.test]
+        trained.append(self.history)
         trained = [path for path in trained if os.path.lexists(path)]
         if not trained:
             return None
@@ -193,6 +245,15 @@ class RunDirectory:
             for path in trained:
                 os.replace(path, aside / path.name)
         return aside
+
+    def _is_moved_file(self, change: Change) -> bool:
+        """Whether a corpus file has another name than when it was prepared.
+
+        Files may move: their content is compared with what was prepared.
+        """
+        key, _, index = change.path.rpartition(".")
+        is_file = key in ("data.train", "data.valid") and index.isdigit()
+        return is_file and (self.data / "train").exists()
 
     def _remove_if_empty(self) -> None:
         """A run that was refused before anything was made leaves nothing behind.
@@ -221,12 +282,6 @@ def _link(source: str, place: str) -> None:
         os.link(source, place)
     except OSError:
         shutil.copy2(source, place)
-
-
-def _is_moved_file(change: Change) -> bool:
-    """Whether a corpus file has another name than before."""
-    key, _, index = change.path.rpartition(".")
-    return key in ("data.train", "data.valid") and index.isdigit()
 
 
 def _changes_that_matter(old: RunSettings, new: RunSettings) -> list[Change]:

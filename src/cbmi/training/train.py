@@ -84,9 +84,7 @@ def prepare_run(
     of them. `again`: the corpora are encoded again.
     """
     prepared = run.prepared
-    config_before = None
-    if prepared and run.config_file.exists():
-        config_before = run.config_file.read_text(encoding="utf-8")
+    before = run.settings_files() if prepared else {}
     run.adopt(config)
     try:
         check_texts(config)
@@ -100,8 +98,11 @@ def prepare_run(
     except UserError:
         if not prepared:
             run.clear()
-        elif config_before is not None:
-            write_atomically(run.config_file, config_before)
+        for file, content in before.items():
+            if content is None:
+                file.unlink(missing_ok=True)
+            else:
+                write_atomically(file, content)
         raise
 
 

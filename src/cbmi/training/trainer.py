@@ -106,7 +106,7 @@ class Trainer:
         return self.config.stages[self.state.stage]
 
     def _stage_over(self) -> bool:
-        """A stage that patience ended stays ended; one that was made longer continues."""
+        """A stage that patience ended continues if it has more now; one made longer, too."""
         ended_early = self.state.stage_done and self._out_of_patience()
         return ended_early or self.state.stage_step >= self._stage().steps
 
@@ -229,6 +229,7 @@ class Trainer:
             )
         self._require_finite(math.isfinite(result["valid_loss"]))
         state.score = result.get("valid_bleu", -result["valid_loss"])
+        state.scored_by = self.config.validate_.scored_by()
         if state.best_score is None or state.score > state.best_score:
             state.best_score = state.score
             state.best_step = state.step
