@@ -165,6 +165,20 @@ def test_resumed_it_ends_with_the_same_weights(task):
             assert_equal(tensors(part, 16, file), tensors(whole, 16, file))
 
 
+def without_key_bias(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A bias of attention without the keys' part.
+
+    Softmax does not change if all scores of a query move by the same amount, so the gradient of the
+    keys' bias is zero except for rounding, which Adam scales up.
+    """
+    parts = {"self_attention.inputs.bias": (3, 1), "cross_attention.memory.bias": (2, 0)}
+    for ending, (count, of_keys) in parts.items():
+        if name.endswith(ending):
+            rest = [part for place, part in enumerate(tensor.chunk(count)) if place != of_keys]
+            return torch.cat(rest)
+    return tensor
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_ranks_average_as_one(task, parallel):
@@ -175,7 +189,9 @@ def test_two_ranks_average_as_one(task, parallel):
         ours = tensors(two, 16, file)
         theirs = tensors(one, 16, file)
         assert ours.keys() == theirs.keys()
-        assert all(torch.allclose(ours[name], theirs[name], atol=3e-4) for name in ours)
+        for name in ours:
+            own = without_key_bias(name, ours[name])
+            assert torch.allclose(own, without_key_bias(name, theirs[name]), atol=3e-5), name
     # The tolerance would tell the averaged weights from the latest.
     name = "source_embedding.weight"
     latest = tensors(two, 16, "latest")[f"translator/{name}"]
