@@ -55,3 +55,13 @@ def small_run(tmp_path_factory) -> Path:
     result = cbmi("train", write_run(folder))
     assert result.returncode == 0, result.stderr.decode()
     return folder
+
+
+@pytest.fixture(scope="session")
+def without_language_model(small_run, tmp_path_factory) -> Path:
+    """A run of the same task that has trained a translator only."""
+    folder = tmp_path_factory.mktemp("plain")
+    stages = [{"name": "ce", "steps": 4}]
+    result = cbmi("train", write_run(small_run, "plain.yaml", stages=stages, output=str(folder)))
+    assert result.returncode == 0, result.stderr.decode()
+    return folder

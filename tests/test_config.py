@@ -88,7 +88,7 @@ def test_the_papers_sizes():
         ({"stages": []}, "stages"),
         (
             {"stages": [{"name": "a", "steps": 1, "objective": 3}]},
-            "stages.0.objective: should be an objective",
+            "stages.a.objective: should be an objective",
         ),
         (
             {"stages": [{"name": "a", "steps": 1}, {"name": "a", "steps": 1}]},
@@ -208,7 +208,8 @@ def test_an_override_changes_one_of_those_that_share_an_anchor(tmp_path, values)
 def test_one_file_of_both_sides_will_do(values):
     data = values["data"] | {"train": "a.tsv", "valid": "b.tsv", "test": {"one": "c.tsv"}}
     found = check(RunSettings, values | {"data": data}, "").data
-    assert (found.train, found.valid, found.test) == (("a.tsv",), ("b.tsv",), {"one": ("c.tsv",)})
+    assert found.train_files() == ("a.tsv",)
+    assert (found.valid, found.test) == (("b.tsv",), {"one": ("c.tsv",)})
 
 
 def test_a_language_is_part_of_files_names(values):

@@ -71,6 +71,7 @@ def train(
     on_log: Callable[[dict[str, Any]], None] | None = None,
     progress: bool = True,
     restart: bool = False,
+    strict: bool = False,
     **changes: Any,
 ) -> Path:
     """Train a run to its end, or resume it; returns its run directory.
@@ -79,14 +80,15 @@ def train(
     Further keywords replace keys of it: `output="runs/other"`, or, below the top level,
     `**{"optimizer.peak_lr": 5e-4}`. `on_log` is called with every record that goes to log.jsonl:
     figures of training and of validation. `progress=False` prints nothing. `restart` sets aside
-    what was trained before, and starts from scratch.
+    what was trained before, and starts from scratch. `strict` refuses data that look wrong, such as
+    swapped sides.
 
     While it runs in the main thread, SIGTERM and Ctrl-C finish the step, save, and raise
     `TrainingStopped`; the previous signal handlers are restored afterwards.
     """
     from cbmi.inference.training import train_and_test
 
-    return train_and_test(config, changes, on_log, progress, restart)
+    return train_and_test(config, changes, on_log, progress, restart, strict)
 
 
 def prepare(
@@ -94,6 +96,7 @@ def prepare(
     *,
     progress: bool = True,
     again: bool = False,
+    strict: bool = False,
     **changes: Any,
 ) -> Path:
     """Learn the vocabulary and encode the corpus of a run, without training it.
@@ -103,7 +106,7 @@ def prepare(
     """
     from cbmi.inference.training import prepare_data
 
-    return prepare_data(config, changes, progress, again)
+    return prepare_data(config, changes, progress, again, strict)
 
 
 def evaluate(

@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     ValidationError,
     field_validator,
     model_validator,
@@ -112,6 +113,12 @@ def _one_or_two(value: Any) -> Any:
 Files = Annotated[tuple[str, ...], BeforeValidator(_one_or_two)]
 
 
+def _known_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ValueError(f"should be auto, cpu, cuda or cuda:N (the N-th GPU), not {name!r}")
+    return name
+
+
 class Settings(BaseModel):
     """A frozen group of settings. An unknown key is an error that names the nearest right one."""
 
@@ -130,10 +137,76 @@ class Settings(BaseModel):
         return values
 
 
+class CorpusSettings(Settings):
+    """A part of the training data."""
+
+    files: Files  # two aligned files, or one .tsv; .gz, .xz and .zst are read as they are
+    weight: PositiveFloat = 1.0  # how often an epoch has each of its pairs, on average
+
+
+def _as_corpora(value: Any) -> Any:
+    """Files alone are a corpus of weight 1."""
+    names_files = isinstance(value, str) or (
+        isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    )
+    if names_files:
+        return [{"files": _one_or_two(value)}]
+    if isinstance(value, list | tuple) and all(isinstance(one, list | tuple) for one in value):
+        return [{"files": one} for one in value]
+    return value
+
+
+def _as_written(corpora: tuple[CorpusSettings, ...]) -> Any:
+    """A single corpus of weight 1 is its files."""
+    if len(corpora) == 1 and corpora[0].weight == 1:
+        return list(corpora[0].files)
+    return [corpus.model_dump(mode="json") for corpus in corpora]
+
+
+Corpora = Annotated[
+    tuple[CorpusSettings, ...],
+    Field(min_length=1),
+    BeforeValidator(_as_corpora),
+    PlainSerializer(_as_written),
+]
+
+
 class VocabularySettings(Settings):
     # Pieces, among them 256 for single bytes and 4 special ones.
     size: Annotated[int, Field(ge=300, lt=1 << 31, strict=True)] = 32000
     shared: Flag = True  # one vocabulary for both sides
+    # Existing sentencepiece models to use instead of learning: of both sides, or of each.
+    model: str | None = None
+    source: str | None = None
+    target: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_each_side(cls, values: Any) -> Any:
+        if isinstance(values, dict) and ("source" in values or "target" in values):
+            return {"shared": False} | values
+        return values
+
+    @model_validator(mode="after")
+    def _learnt_or_given(self) -> VocabularySettings:
+        if (self.source is None) != (self.target is None):
+            raise ValueError("source and target go together: a sentencepiece model for each side")
+        if self.model is not None and self.source is not None:
+            raise ValueError("give either model, for both sides, or source and target")
+        is_given = self.files() is not None
+        if is_given and "size" in self.model_fields_set and self.size != 32000:
+            raise ValueError("size has no meaning with an existing model, which has its own")
+        if is_given and self.shared != (self.model is not None):
+            raise ValueError("shared: a model for both sides is shared, one for each is not")
+        return self
+
+    def files(self) -> tuple[str, ...] | None:
+        """The existing models, one or two; None: the vocabulary is learnt."""
+        if self.model is not None:
+            return (self.model,)
+        if self.source is not None and self.target is not None:
+            return (self.source, self.target)
+        return None
 
 
 class SegmentationSettings(Settings):
@@ -148,7 +221,7 @@ class SegmentationSettings(Settings):
 class DataSettings(Settings):
     source: Name  # language codes
     target: Name
-    train: Files  # two aligned files, or one .tsv; .gz, .xz and .zst are read as they are
+    train: Corpora  # files, or several corpora with weights
     valid: Files | None = None
     test: dict[Name, Files] = {}
     vocabulary: VocabularySettings = VocabularySettings()
@@ -156,6 +229,13 @@ class DataSettings(Settings):
     max_length: PositiveInt = 256
     segmentations: SegmentationSettings | None = None  # None: pieces as BPE gives them
     drop_copies: Flag = False  # leave out training pairs whose target equals their source
+
+    def train_files(self) -> tuple[str, ...]:
+        """All files of the training data."""
+        files: list[str] = []
+        for corpus in self.train:
+            files += corpus.files
+        return tuple(files)
 
 
 class ModelSettings(Settings):
@@ -314,7 +394,7 @@ class RunSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     # off: no CUDA graph and no fused kernels, PyTorch's own operations only.
     compile: Literal["auto", "off"] = "auto"
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, AfterValidator(_known_device)] = "auto"
     memory: MemorySettings = MemorySettings()
     parallel: Literal["ddp", "fsdp"] = "ddp"  # fsdp: weights and moments are sharded
     # Seconds after which a rank that is not heard from ends the run.
@@ -396,15 +476,17 @@ def check(kind: type[T], values: Any, where: str) -> T:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise UserError(f"{where}: {sentence_of(error)}.") from None
+        raise UserError(f"{where}: {sentence_of(error, values)}.") from None
 
 
-def sentence_of(error: ValidationError) -> str:
-    """The first of its complaints, without a full stop."""
+def sentence_of(error: ValidationError, values: Any = None) -> str:
+    """The first of its complaints, without a full stop.
+
+    `values` are what it complains of: items of lists that have a name are called by it.
+    """
     first = error.errors(include_url=False)[0]
     kind = first["type"]
-    internal = ("tuple[str, ...]", "[key]")  # pydantic's names of levels that no file has
-    place = ".".join(str(key) for key in first["loc"] if key not in internal)
+    place = ".".join(_place(first["loc"], values))
     prefix = f"{place}: " if place else ""
     message = first["msg"].removeprefix("Value error, ")
     if kind == "missing":
@@ -424,3 +506,19 @@ def sentence_of(error: ValidationError) -> str:
     if len(value) >= 60:
         value = value[:57] + "..."
     return f"{prefix}{message[0].lower()}{message[1:]}, not {value}"
+
+
+def _place(location: Iterable[str | int], values: Any) -> list[str]:
+    """The keys that lead to a value, as a user would write them."""
+    internal = ("tuple[str, ...]", "[key]")  # pydantic's names of levels that no file has
+    keys = []
+    for key in location:
+        if key in internal:
+            continue
+        try:
+            values = values[key]
+        except (KeyError, IndexError, TypeError):
+            values = None
+        name = values.get("name") if isinstance(key, int) and isinstance(values, dict) else None
+        keys.append(name if isinstance(name, str) else str(key))
+    return keys

@@ -22,6 +22,10 @@ class MissingExtra(UserError):
         self.extra = extra
 
 
+class NobodyReads(Exception):
+    """Standard output was closed by its reader: there is no more to do."""
+
+
 class TrainingStopped(Exception):
     """Training was asked to stop and has saved; the same call resumes it.
 

@@ -141,6 +141,11 @@ def bar(
             yield _TerminalBar(progress, title, total, unit, done)
 
 
+def counted(count: int, noun: str) -> str:
+    """1 pair, 2,000 pairs"""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def clock(seconds: float) -> str:
     """Seconds as 4 s, 3:05 or 2:00:07."""
     whole = int(seconds)

@@ -187,7 +187,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     bad.write_bytes(b"ba\n" * 39 + b"\xff\n")
     files = (str(tmp_path / "train.src"), str(bad))
     with pytest.raises(UserError, match="line 40"):
-        encode(files, vocabulary, vocabulary, tmp_path / "out", 256)
+        encode([files], vocabulary, vocabulary, tmp_path / "out", 256)
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == []
 
 
@@ -239,6 +239,7 @@ def test_what_is_known_of_the_data_is_written_to_meta_json(tmp_path):
         "left_out",
         "copies",
         "repaired_lines",
+        "parts",
         "sha256",
         "digests",
     ]
@@ -278,7 +279,7 @@ from pathlib import Path
 from cbmi.data.prepare import encode
 from cbmi.data.vocabulary import Vocabulary
 vocabulary = Vocabulary(Path(sys.argv[1]).read_bytes())
-encode((sys.argv[2], sys.argv[2]), vocabulary, vocabulary, Path(sys.argv[3]), 256)
+encode([(sys.argv[2], sys.argv[2])], vocabulary, vocabulary, Path(sys.argv[3]), 256)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -87,7 +87,7 @@ def test_an_empty_corpus(task, content):
         ("device=cuda:7", "device"),
         ("device=tpu", "device"),
         ("seed=100000000000000000000", "seed"),
-        ("stages.0.steps=true", "stages.0.steps: input should be a valid integer, not True"),
+        ("stages.0.steps=true", "stages.pretrain.steps: input should be a valid integer, not True"),
         ("model.dropout=false", "model.dropout: input should be a valid number, not False"),
         (
             "data.vocabulary.shared=yes",

@@ -240,7 +240,7 @@ def test_the_recipes_work_on_any_task(name, tmp_path, monkeypatch):
     recipe = ROOT / "recipes" / "experiments" / name
     for task in read_experiment(recipe, []).tasks.values():
         data = read_config(task.run).data
-        files = [*data.train, *data.valid]
+        files = [*data.train_files(), *data.valid]
         for test_files in data.test.values():
             files += test_files
         for file in files:

@@ -108,7 +108,7 @@ def test_another_threshold_costs_no_scoring(small_run, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("x.kept*"))
     assert "2 pairs with an empty side: never kept." in page
     assert "(empty)" not in page
-    shown = re.findall(r"<tr><td>(\d+)%</td><td>([\d,]+)</td><td>([-\d.]+)</td></tr>", page)
+    shown = re.findall(r"<tr><td>(\d+)%</td><td>([\d,]+)</td><td>([−\d.]+)</td></tr>", page)
     assert [share for share, _, _ in shown[:4]] == ["99", "98", "95", "90"]
     assert [int(count) for _, count, _ in shown[:4]] == [38, 37, 36, 34]
     rows = [line.split(",") for line in (tmp_path / "x.histogram.csv").read_text().splitlines()[1:]]
@@ -171,7 +171,10 @@ def test_filtering_by_likelihood(small_run, tmp_path):
     page = (tmp_path / "x.html").read_text()
     assert "Filtering by translation likelihood" in page
     assert "sentence CBMI" not in page
-    assert "−" not in page.partition('<div id="samples">')[0]  # what is shown can be given to --min
+    shown = re.findall(r"<td>(−[\d.]+)</td></tr>", page)[0]  # it can be given to --min as it is
+    command = [*arguments(small_run, files, prefix), "--by", "likelihood"]
+    assert run_cbmi(*command, f"--min={shown}").returncode == 0
+    assert "Invalid value" in run_cbmi(*command, "--min=x").stderr.decode()
     message = refused(*arguments(small_run, files, prefix), "--by", "length")
     assert message == "cbmi: by: 'length' is not one of cbmi, likelihood."
 
@@ -200,7 +203,8 @@ def test_rules_are_reported_with_their_counts(small_run, tmp_path):
     told = run_cbmi(*arguments(small_run, files, prefix), "--keep", "0.5").stderr.decode()
     with_copies = f"{len(copies)} pairs with a target that only copies the source"
     assert f"{with_copies}; --drop-copies drops them." in told
-    assert "Kept 19 of 40 pairs, with a CBMI of at least" in told
+    kept = "Kept 19 of 40 pairs, 50% of the 38 that no rule drops, with a CBMI of at least"
+    assert kept in told
     assert "Dropped 21: 19 for their score, 2 with an empty side." in told
     page = (tmp_path / "x.html").read_text()
     assert "Dropped 21: 19 for their score, 2 with an empty side." in page
@@ -366,7 +370,7 @@ def test_bad_input_is_refused(small_run, tmp_path):
     nothing = [tmp_path / "none", tmp_path / "none"]
     assert "nothing to filter" in refused(*arguments(small_run, nothing, tmp_path / "x"))
     for name, message in {
-        "short": "short has 1 lines",
+        "short": "short has 1 line",
         "missing": "cannot be read",
         "bad": "bad, line 20: not valid UTF-8",
         "pipe": "not a pipe",
@@ -411,3 +415,17 @@ def test_a_corpus_that_changes_meanwhile_is_refused(small_run, tmp_path, monkeyp
     assert all(stream.closed for stream in opened)
     assert not list(tmp_path.glob("x.kept.*"))
     assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_without_a_language_model_only_by_likelihood(small_run, without_language_model, tmp_path):
+    _, files = write_pairs(tmp_path, 40)
+    command = ["filter", without_language_model, "--source", files[0], "--target", files[1]]
+    command += ["-o", tmp_path / "out", "--keep", "0.5"]
+    assert "filter by likelihood instead (--by likelihood)" in refused(*command)
+    assert not (tmp_path / "out.scores").exists()
+    result = run_cbmi(*command, "--by", "likelihood")
+    assert result.returncode == 0, result.stderr.decode()
+    read = parts(tmp_path / "out")
+    assert len(read["kept"]) == 19  # half of 38, without the two that have an empty side
+    lowest = min(float(score) for _, _, score in read["kept"])
+    assert lowest >= max(scores_of_filled(read["dropped"]))

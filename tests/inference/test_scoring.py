@@ -1,7 +1,10 @@
 """A scored pair as a line of `cbmi score`: what is written can be read; a broken one is refused."""
 
+import json
+
 import numpy as np
 import pytest
+from tasks import cbmi
 
 from cbmi.errors import UserError
 from cbmi.inference.scoring import ScoredPair
@@ -39,6 +42,27 @@ def test_weights_may_be_absent():
     pair = ScoredPair.from_json(bare)
     assert pair.token_weights is pair.sentence_weight is pair.weights is None
     assert pair.to_json() == bare
+
+
+def test_without_a_language_model_there_is_log_p_alone():
+    bare = {key: record()[key] for key in ("source", "target", "pieces", "nmt")}
+    pair = ScoredPair.from_json(bare)
+    assert pair.log_p_lm is None
+    assert np.isnan(pair.cbmi).all()
+    assert np.isnan(pair.sentence_cbmi)
+    assert pair.likelihood == pytest.approx(-1.875 / 4)
+    assert pair.to_json() == bare
+
+
+def test_a_run_without_one_scores_and_says_so(small_run, without_language_model, tmp_path):
+    files = ("--source", small_run / "test.src", "--target", small_run / "test.tgt")
+    result = cbmi("score", without_language_model, *files, "-o", tmp_path / "scores.jsonl")
+    assert result.returncode == 0, result.stderr.decode()
+    assert "has no language model, so there are neither CBMI nor weights" in result.stderr.decode()
+    lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert len(lines) == len((small_run / "test.src").read_text().splitlines())
+    for line in lines:
+        assert list(json.loads(line)) == ["source", "target", "pieces", "nmt"]
 
 
 def test_values_in_files_have_six_digits():

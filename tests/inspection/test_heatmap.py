@@ -85,13 +85,13 @@ def test_words_stay_apart_and_scripts_without_spaces_together(write):
     target = re.compile(r'<p class="target" dir="auto"[^>]*>(.*?)</p>', re.DOTALL)
     page = write(entry(), entry(("▁我们", "喜欢")))
     shown = [re.sub("<.*?>", "", found) for found in target.findall(page)]
-    assert shown == ["Das Haus. end", "我们喜欢"]
+    assert shown == ["Das Haus.\u00a0end", "我们喜欢"]
 
 
 def test_figures_of_a_word_are_those_of_its_pieces(write):
     made = entry(("▁Hoch", "haus"), [2.0, 0.5], weights=[1.0, 2.0])
     first = Page(write(made)).words[0]
-    assert first["data-v"] == f"{math.exp(-3.5):.1%}|{math.exp(-6):.1%}|2.50 (×12)|1.50"
+    assert first["data-v"] == "-3.5000|-6.0000|2.5000|1.5000"
     assert first["class"] == "w p2"
 
 
@@ -121,9 +121,9 @@ def test_odd_numbers_do_not_break_the_page(write):
         sentence_cbmi=math.nan,
     )
     shown = [word["data-v"] for word in Page(write(odd)).words]
-    assert shown[0].startswith("37%|below 1 in a billion|∞ (> ×1,000,000)")
-    assert shown[1].startswith("below 1 in a billion|37%|−∞ (> ÷1,000,000)")
-    assert shown[2].startswith("–|below 1 in a billion|– (–)")
+    assert shown[0].startswith("-1.0000|-Infinity|Infinity|")
+    assert shown[1].startswith("-Infinity|-1.0000|-Infinity|")
+    assert shown[2].startswith("|-40.0000||")
 
 
 def test_nothing_is_loaded_from_elsewhere(write):
@@ -143,7 +143,7 @@ def test_number_of_sentences_and_words_reached_by_keyboard(write):
 def test_weights_may_be_absent(write):
     text = write(entry(weights=None, sentence_weight=None))
     assert "<dt>weight</dt>" not in text
-    assert Page(text).words[0]["data-v"].count("|") == 2
+    assert Page(text).words[0]["data-v"].endswith("|")
 
 
 def luminance(colour: str) -> float:

@@ -28,8 +28,24 @@ def test_the_page_of_a_file(small_run, tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert page.count("<article") == 12
     # p_NMT, p_LM, CBMI, token weight
-    assert re.search(r'data-v="[^"|]+\|[^"|]+\|[^"|]+\|[\d.]+"', page)
+    assert re.search(r'data-v="-[\d.]+\|-[\d.]+\|-?[\d.]+\|[\d.]+"', page)
     assert re.search(r'data-weight="[\d.]+"', page)
+
+
+def test_without_a_language_model_words_have_no_colour(small_run, without_language_model, tmp_path):
+    files = ("--source", small_run / "valid.src", "--target", small_run / "valid.tgt")
+    command = ("inspect", without_language_model, *files, "-o", tmp_path / "page.html")
+    result = cbmi(*command)
+    assert result.returncode == 0, result.stderr.decode()
+    assert "has no language model" in result.stderr.decode()
+    page = (tmp_path / "page.html").read_text()
+    assert "lowest log p first" in page
+    assert 'class="colours"' not in page
+    assert set(re.findall(r'class="w (\w+)', page)) == {"z"}
+    assert re.search(r'data-v="-[\d.]+\|\|\|"', page)
+    message = refused(*command, "--figures", tmp_path / "figures")
+    assert "--figures: " in message
+    assert "the figures are of CBMI" in message
 
 
 def test_two_models_side_by_side(small_run, tmp_path):

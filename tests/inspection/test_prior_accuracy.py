@@ -99,10 +99,10 @@ def test_the_table_names_every_bin():
     lines = accuracy_table(found).splitlines()
     assert lines[:2] == [
         "    CBMI  tokens      lm      tm    cbmi",
-        "    ≤ -4       1  100.0%  100.0%  100.0%",
+        "    ≤ −4       1  100.0%  100.0%  100.0%",
     ]
-    assert lines[1].split() == ["≤", "-4", "1", "100.0%", "100.0%", "100.0%"]
-    assert lines[2].split() == ["-4", "to", "-2", "0", "–", "–", "–"]
+    assert lines[1].split() == ["≤", "−4", "1", "100.0%", "100.0%", "100.0%"]
+    assert lines[2].split() == ["−4", "to", "−2", "0", "–", "–", "–"]
     assert lines[-1].split() == ["all", "2", "100.0%", "100.0%", "100.0%"]
 
 

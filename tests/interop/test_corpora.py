@@ -138,7 +138,7 @@ def test_names_are_those_of_the_recipes():
     }
     for name, recipe in recipes.items():
         data = read_config(ROOT / "recipes" / f"{recipe}.yaml").data
-        wanted = [*data.train, *data.valid, *chain.from_iterable(data.test.values())]
+        wanted = [*data.train_files(), *data.valid, *chain.from_iterable(data.test.values())]
         files = chain.from_iterable(part.files for part in corpora.CORPORA[name].parts)
         assert sorted(wanted) == sorted(f"data/{name}/{file}" for file in files)
 

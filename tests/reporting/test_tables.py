@@ -57,9 +57,9 @@ def test_csv_of_records_has_the_columns_of_all():
 @pytest.mark.parametrize(
     ("low", "high", "long", "compact"),
     [
-        (None, -4.0, "≤ -4", "≤-4"),
+        (None, -4.0, "≤ −4", "≤−4"),
         (2.0, 4.0, "2 to 4", "2…4"),
-        (-0.5, 0.0, "-0.5 to 0", "-0.5…0"),
+        (-0.5, 0.0, "−0.5 to 0", "−0.5…0"),
         (12.0, None, "> 12", ">12"),
         (None, None, "all", "all"),
     ],

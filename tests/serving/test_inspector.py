@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import answer_of, ask, post, server
-from tasks import cbmi, refused
+from tasks import cbmi as command
+from tasks import refused
 
+import cbmi
 from cbmi.errors import UserError
 from cbmi.serving.api import openapi
 from cbmi.serving.batching import Batcher, Busy
@@ -40,7 +42,7 @@ def address(small_run):
 def test_translations_are_those_of_the_command(address, small_run, tmp_path):
     lines = (small_run / "test.src").read_text().splitlines()[:5]
     (tmp_path / "in").write_text("".join(line + "\n" for line in lines))
-    printed = cbmi("translate", small_run / "run", tmp_path / "in", "--nbest", "2").stdout
+    printed = command("translate", small_run / "run", tmp_path / "in", "--nbest", "2").stdout
     expected = printed.decode().splitlines()
     status, answer = ask(address, "/translate", {"source": [*lines, ""], "nbest": 2})
     assert status == 200
@@ -50,9 +52,12 @@ def test_translations_are_those_of_the_command(address, small_run, tmp_path):
     assert targets == expected
     assert answer["translations"][-1] == []  # nothing comes of nothing
     best = answer["translations"][0][0]
-    text = "".join(" " * word["space"] + word["text"] for word in best["words"][:-1])
-    assert text == best["target"]
-    assert best["words"][-1]["end"]
+    for word in best["words"]:
+        assert best["target"][word["start"] : word["end"]] == word["text"]
+    assert best["words"][-1]["text"] == ""  # the end of the sentence
+    length_penalty = 0.6
+    tokens = round((best["log_probability"] / best["score"]) ** (1 / length_penalty))
+    assert best["log_p"] == pytest.approx(best["log_probability"] / tokens, abs=1e-3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,8 +80,51 @@ def test_scores_are_those_of_the_command(address, small_run):
     for (_, target), scored in zip(pairs, answer["pairs"], strict=True):
         assert scored["target"] == target
         total = sum(word["cbmi"] for word in scored["words"])
-        difference = sum(word["nmt"] - word["lm"] for word in scored["words"])
+        difference = sum(word["log_p"] - word["log_p_lm"] for word in scored["words"])
         assert total == pytest.approx(difference, abs=1e-4)
+    command = cbmi.load(small_run / "run", device="cpu").score(pairs)
+    for expected, scored in zip(command, answer["pairs"], strict=True):
+        assert scored["cbmi"] == pytest.approx(expected.sentence_cbmi, abs=1e-4)
+        assert scored["log_p"] == pytest.approx(expected.likelihood, abs=1e-4)
+        weights = [word["weight"] for word in scored["words"]]
+        assert weights[-1] == pytest.approx(expected.token_weights[-1], abs=1e-4)
+
+
+def test_lines_of_text_are_answered_with_lines_of_text(address, small_run, tmp_path):
+    """As `curl --data-binary @FILE -H 'Content-Type: text/plain'` sends them."""
+    lines = (small_run / "test.src").read_text().splitlines()[:5]
+    text = "".join(line + "\n" for line in [*lines, ""])
+    (tmp_path / "in").write_text(text)
+    plain = {"Content-Type": "text/plain; charset=utf-8"}
+    printed = command("translate", small_run / "run", tmp_path / "in", "--beam", "2").stdout
+    answer = ask(address, "/translate?beam=2", text.encode(), plain)
+    assert answer == (200, printed.decode())
+    for path, body, expected in (
+        ("/translate?beam=x", b"ba", "beam: "),
+        ("/translate?nbest=2", b"ba", "nbest: the query may have beam and length_penalty only"),
+        ("/translate", b"\xff", "not valid UTF-8"),
+        ("/translate", b"ba\n" * 65, "source: "),
+    ):
+        status, answer = ask(address, path, body, plain)
+        assert status in (400, 422)
+        assert expected in answer["error"]
+    elsewhere = plain | {"Origin": "http://elsewhere.example"}
+    assert ask(address, "/translate", b"ba", elsewhere)[0] == 403
+
+
+def test_what_needs_no_language_model_works_without_one(without_language_model):
+    """Translations, and log p; neither CBMI nor weights."""
+    with server("serve", without_language_model, "--no-open", "--device", "cpu") as (_, addresses):
+        status, answer = ask(addresses[0], "/translate", {"source": ["ba de"]})
+        assert status == 200
+        best = answer["translations"][0][0]
+        assert best["cbmi"] is None
+        assert best["log_p"] < 0
+        for word in best["words"]:
+            assert word["log_p"] <= 0
+            assert [word[key] for key in ("log_p_lm", "cbmi", "weight")] == [None] * 3
+            assert not word["invented"]
+        assert "has no language model" in ask(addresses[0], "/")[1]
 
 
 def test_two_hundred_at_once_and_each_gets_its_own(address):

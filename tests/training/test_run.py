@@ -237,6 +237,14 @@ def test_corpus_files_may_be_moved_once_they_are_prepared(begun, tmp_path):
     assert begun.changes(moved) == []
 
 
+def test_a_corpus_may_not_get_a_weight(run, tmp_path):
+    """Its epochs would have other batches."""
+    run.adopt(with_data(tmp_path, train="both.tsv"))
+    begin(run)
+    weighted = with_data(tmp_path, train=[{"files": "both.tsv", "weight": 0.25}])
+    refuse(run, weighted, "data.train.0: both.tsv, now ")
+
+
 def test_a_corpus_may_not_become_another_kind_of_file(begun, tmp_path):
     (change,) = begun.changes(with_data(tmp_path, train=["both.tsv"]))
     assert change.path == "data.train"

@@ -233,6 +233,37 @@ def test_a_stage_may_be_cut_short_where_it_stands(run):
     assert run.saved() == [2, 4, 5]
 
 
+def test_a_stage_that_is_cut_short_ends_as_any_other(run):
+    """It is validated there, and its last checkpoint stays."""
+    keep = {"checkpoints": {"every": 1, "keep_last": 1, "keep_best": 1}}
+    run.train([3], ScriptedValidator([1.0]), **every(3), **keep)
+    state = store.read_state(run.path / "checkpoints" / "step-3")
+    state.stage_done = False  # as after Ctrl-C
+    state.score = None
+    tensors = {}
+    for file in (run.path / "checkpoints" / "step-3").glob("*.safetensors"):
+        tensors[file.stem] = load_file(file)
+    store.save_checkpoint(run.path / "checkpoints" / "step-3", tensors, state)
+    validator = ScriptedValidator([5.0, 1.0])
+    run.train([3, 4], validator, **every(2), **keep)
+    assert store.read_state(run.path / "checkpoints" / "step-3").stage_done
+    assert store.read_state(run.path / "checkpoints" / "step-3").score == 5.0
+    assert run.saved() == [3, 5, 7] or run.saved() == [3, 7]
+
+
+def test_checkpoints_of_older_versions_are_still_the_best(run):
+    """They do not say how they were validated."""
+    run.train([6], ScriptedValidator([3.0, 2.0, 1.0]), **every(2))
+    for folder in store.all_checkpoints(run.path / "checkpoints"):
+        state = store.read_state(folder)
+        state.scored_by = ""
+        tensors = {file.stem: load_file(file) for file in folder.glob("*.safetensors")}
+        store.save_checkpoint(folder, tensors, state)
+    keep = {"checkpoints": {"keep_last": 1, "keep_best": 3}}
+    run.train([8], ScriptedValidator([0.5]), **every(2), **keep)
+    assert run.saved() == [2, 4, 6, 8]
+
+
 def test_scores_of_another_validation_are_not_compared(run, capsys):
     """A lower BLEU with another beam is the best so far; the old best is used until then."""
     run.train([4], ScriptedValidator([9.0, 8.0]), **every(2))

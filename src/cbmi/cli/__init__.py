@@ -20,7 +20,7 @@ from cbmi.cli import training  # noqa: F401
 # The order in which `cbmi --help` lists the commands.
 from cbmi.cli import experiments, humaneval, models  # noqa: F401
 from cbmi.cli.app import app
-from cbmi.errors import UserError
+from cbmi.errors import NobodyReads, UserError
 from cbmi.version import __version__
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -46,9 +46,9 @@ def main() -> None:
     except UserError as error:
         _say(str(error))
         _exit(2)
-    except BrokenPipeError:
-        _discard_output()  # nobody reads on
-        _exit(141)
+    except (BrokenPipeError, NobodyReads):
+        _discard_output()  # nobody reads on, as in `cbmi translate … | head -1`
+        _exit(0)
     except KeyboardInterrupt:
         _discard_output()
         _exit(130)

@@ -2,27 +2,80 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from cbmi.errors import TrainingStopped, UserError
+from cbmi.errors import NobodyReads, TrainingStopped, UserError
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
+# How `cbmi --help` groups the commands.
+TRAIN = "Train"
+USE = "Use a trained model"
+DATA = "Corpora and people"
+STUDY = "Experiments"
+
+
+PANELS = (TRAIN, USE, DATA, STUDY)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _PlainHelp:
+    """Help in which an argument has one pair of brackets at most, and a flag no type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """RUN.yaml in place of {RUN.yaml}."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [re.sub(r"^\{(.*)\}", r"\1", piece) for piece in pieces]
+
+
+class _PlainCommand(_PlainHelp, TyperCommand):
+    pass
+
+
+class _PlainGroup(_PlainHelp, TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the groups of the help."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=self._panel)
+
+    def _panel(self, name: str) -> int:
+        panel = getattr(self.commands[name], "rich_help_panel", None)
+        return PANELS.index(panel) if panel in PANELS else len(PANELS)
+
+
+class App(typer.Typer):
+    """A program, or a group of commands, with plain help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=_PlainGroup, no_args_is_help=True, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+        return super().command(name, cls=_PlainCommand, **settings)
+
+
+app = App(
     pretty_exceptions_enable=False,
     help="Train translation models; decide, token by token, how much each token should count.",
 )
 
 RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Checkpoint = Annotated[
@@ -111,10 +164,16 @@ def stopping() -> Iterator[None]:
 def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
     """Standard output, or a file that appears when it is complete; never one of the inputs."""
     from cbmi.files import atomic_file, disk_errors
+    from cbmi.progress import say
 
     if path is None:
-        yield sys.stdout
+        try:
+            yield sys.stdout
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise NobodyReads from None
         return
+    shown = path
     path = path.resolve()  # a link stays a link
     check_output(path, *inputs)
     if path.suffix in (".gz", ".xz", ".zst"):
@@ -130,6 +189,7 @@ def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
         open(temporary, "w", encoding="utf-8", newline="\n") as file,
     ):
         yield file
+    say(f"Wrote {shown}")
 
 
 @contextmanager

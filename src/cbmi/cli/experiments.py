@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cbmi.cli.app import Overrides, app, stopping
+from cbmi.cli.app import DATA, STUDY, App, Overrides, app, stopping
 
-corpus = typer.Typer(
-    no_args_is_help=True, help="Corpora by name: the built-in one, and public ones."
-)
-app.add_typer(corpus, name="corpus")
+corpus = App(help="Corpora by name: the built-in one, and public ones.")
+app.add_typer(corpus, name="corpus", rich_help_panel=DATA)
 
 
-@app.command()
+@app.command(rich_help_panel=STUDY)
 def experiment(
     file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
     overrides: Overrides = None,

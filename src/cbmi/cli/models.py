@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cbmi.cli.app import (
+    DATA,
     SOURCE_HELP,
+    STUDY,
+    USE,
     Beam,
     Checkpoint,
     Device,
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 SCORING_PRECISION = "fp32"
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def translate(
     run: RunFolder,
     file: Annotated[
@@ -106,10 +109,10 @@ def _sampling(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def evaluate(
     systems: Annotated[
-        list[str], typer.Argument(metavar="SYSTEM...", help="Translations, one per line.")
+        list[str], typer.Argument(metavar="SYSTEM", help="Translations, one per line.")
     ],
     reference: Annotated[
         list[str],
@@ -175,7 +178,7 @@ def evaluate(
         print(render(report))
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def score(
     run: RunFolder,
     source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
@@ -194,7 +197,7 @@ def score(
         score_files(model, files, out, waiting)
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def inspect(
     run: RunFolder,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page.")],
@@ -245,7 +248,12 @@ def inspect(
     inspect_pairs(models, pairs, output, figures, pair)
 
 
-@app.command("filter")
+def _score(text: str) -> float:
+    """A number, also with the minus sign that pages have."""
+    return float(str(text).replace("−", "-"))
+
+
+@app.command("filter", rich_help_panel=DATA)
 def filter_(
     run: RunFolder,
     source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
@@ -259,7 +267,12 @@ def filter_(
     ] = None,
     minimum: Annotated[
         float | None,
-        typer.Option("--min", metavar="SCORE", help="Keep pairs of at least this score."),
+        typer.Option(
+            "--min",
+            metavar="SCORE",
+            parser=_score,
+            help="Keep pairs of at least this score.",
+        ),
     ] = None,
     by: Annotated[
         str,
@@ -307,7 +320,7 @@ def filter_(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def serve(
     run: RunFolder,
     host: Host = "127.0.0.1",
@@ -327,7 +340,7 @@ def serve(
     serve_inspector(model, host, port, show, allow_host or ())
 
 
-@app.command("prior-accuracy")
+@app.command("prior-accuracy", rich_help_panel=STUDY)
 def prior_accuracy(
     run: RunFolder,
     source: Annotated[

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from cbmi.cli.app import (
+    STUDY,
+    TRAIN,
     Checkpoint,
     Device,
     Output,
@@ -22,14 +24,62 @@ from cbmi.cli.app import (
 )
 from cbmi.errors import UserError
 
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse data that look wrong, such as swapped sides.")
+]
 
-@app.command()
+
+@app.command(rich_help_panel=TRAIN)
+def init(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Training text, one sentence per line.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Its translation.")],
+    valid: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="SOURCE TARGET", help="Validation set.")
+    ] = None,
+    test: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="SOURCE TARGET", help="Test set.")
+    ] = None,
+    source_language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="If the file's name does not end with it.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="If the file's name does not end with it.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="RUN.yaml", help="The run file to write.")
+    ] = Path("run.yaml"),
+) -> None:
+    """Write a commented run file for your own text."""
+    from cbmi.files import write_atomically
+    from cbmi.inference.new_run import run_file
+    from cbmi.progress import say
+
+    if output.exists():
+        raise UserError(f"{output}: there is such a file already; choose another name with -o.")
+    languages = (source_language, target_language)
+    write_atomically(output, run_file(output, (source, target), languages, valid, test))
+    say(f"{output} is written; look at it, then: cbmi train {output}")
+
+
+@app.command(
+    rich_help_panel=TRAIN,
+    epilog="Most used keys: output, data.train, data.valid, model, batch.tokens, "
+    "optimizer.peak_lr, optimizer.warmup, stages.NAME.steps, validate.every, seed. docs/guide.md "
+    "explains all of them; `cbmi init` writes a run file to begin with.",
+)
 def train(
     run_file: RunFile,
     overrides: Overrides = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would be done and how long it may take."),
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Set aside what was trained, start from scratch.")
     ] = False,
+    strict: Strict = False,
 ) -> None:
     """Train the run that RUN.yaml describes; the same command resumes it."""
     import cbmi
@@ -37,25 +87,33 @@ def train(
     config = cbmi.read_config(
         run_file, overrides or ()
     )  # a mistake shows before PyTorch is imported
+    if dry_run and restart:
+        raise UserError("train: --dry-run says what would be resumed; leave out --restart.")
+    if dry_run:
+        from cbmi.training.forecast import describe_run
+
+        print(describe_run(config))
+        return
     with stopping():
-        cbmi.train(config, restart=restart)
+        cbmi.train(config, restart=restart, strict=strict)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def prepare(
     run_file: RunFile,
     overrides: Overrides = None,
     again: Annotated[
         bool, typer.Option("--again", help="Encode again, with the existing vocabulary.")
     ] = False,
+    strict: Strict = False,
 ) -> None:
     """Learn the vocabulary and encode the corpus of a run, without training."""
     import cbmi
 
-    cbmi.prepare(cbmi.read_config(run_file, overrides or ()), again=again)
+    cbmi.prepare(cbmi.read_config(run_file, overrides or ()), again=again, strict=strict)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def average(
     run: RunFolder,
     last: Annotated[
@@ -82,7 +140,7 @@ def average(
     print(f"{folder}\nUse it with: cbmi translate {run} --checkpoint {folder.name}")
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def objectives() -> None:
     """List the training objectives: what each does, its equation, settings, needs and paper."""
     from cbmi.objectives import list_objectives
@@ -90,7 +148,7 @@ def objectives() -> None:
     print(list_objectives())
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def weights(
     run: RunFolder,
     objective: Annotated[
@@ -98,7 +156,7 @@ def weights(
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the objective."),
+        typer.Argument(metavar="KEY=VALUE", help="Settings of the objective."),
     ] = None,
     output: Output = None,
     checkpoint: Checkpoint = None,
@@ -116,7 +174,7 @@ def weights(
         write_weights(model, choice, out, waiting)
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def demo(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Where to put corpus, runs and page.")
@@ -132,7 +190,7 @@ def demo(
         run_demo(output, seed)
 
 
-@app.command()
+@app.command(rich_help_panel=STUDY)
 def benchmark(
     preset: Annotated[
         list[str] | None, typer.Option(help="Model preset: tiny, small, base or big; repeatable.")

@@ -45,6 +45,7 @@ class CorpusMeta:
     left_out: Mapping[str, int] = field(default_factory=dict)
     copies: int = 0  # pairs here whose target equals their source
     repaired_lines: int = 0
+    parts: tuple[int, ...] = ()  # pairs of each corpus of the training data, if there are several
     sha256: tuple[str, ...] = ()  # digests of `files`
     # Digests of what was made, by file; older versions have none.
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class CorpusMeta:
             "left_out": dict(self.left_out),
             "copies": self.copies,
             "repaired_lines": self.repaired_lines,
+            "parts": list(self.parts),
             "sha256": list(self.sha256),
             "digests": dict(self.digests),
         }
@@ -73,6 +75,7 @@ class CorpusMeta:
             left_out=values.get("left_out", {}),
             copies=values.get("copies", 0),
             repaired_lines=values.get("repaired_lines", 0),
+            parts=tuple(values.get("parts", ())),
             sha256=tuple(values.get("sha256", ())),
             digests=dict(values.get("digests", {})),
         )

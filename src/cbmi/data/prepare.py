@@ -21,12 +21,13 @@ from cbmi.data.corpus import (
     digests_of,
     read_meta,
 )
+from cbmi.data.foreign_vocabulary import can_be_sampled, import_vocabulary
 from cbmi.data.segmentations import check_segmentations, open_segmentations, sample_segmentations
-from cbmi.data.text import count_lines, is_copy, read_pairs
+from cbmi.data.text import count_lines, is_copy, read_corpora, read_pairs
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, digest, to_json, unchanged
-from cbmi.progress import bar, say
+from cbmi.progress import bar, counted, say
 
 CHUNK = 20_000  # pairs encoded at a time
 SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about this many lines at most, at random
@@ -60,29 +61,37 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
     valid_folder = folder / "data" / "valid"
     segmentations_folder = folder / "data" / "segmentations"
     folder.mkdir(parents=True, exist_ok=True)
-    if not vocabulary_folder.exists():
+    if data.vocabulary.files() is not None:
+        _import_vocabularies(data, vocabulary_folder)
+    elif not vocabulary_folder.exists():
         say(f"Learning the vocabulary: {data.vocabulary.size:,} pieces")
-        with unchanged(data.train):
+        with unchanged(data.train_files()):
             learn_vocabularies(data, vocabulary_folder)
     source, target = load_vocabularies(vocabulary_folder, data.vocabulary.shared)
+    if data.segmentations and not (can_be_sampled(source) and can_be_sampled(target)):
+        raise UserError(
+            "data.segmentations needs a BPE vocabulary with byte pieces and without normalisation: "
+            "let the run learn its vocabulary, or leave out data.segmentations."
+        )
+    train_files = [corpus.files for corpus in data.train]
     if train_folder.exists() and again:
-        check_unchanged(train_folder, data.train)
+        check_unchanged(train_folder, data.train_files())
     if train_folder.exists() and not again:
         check_digests(train_folder, read_meta(train_folder).digests)
     else:
-        encode(data.train, source, target, train_folder, data.max_length, data.drop_copies)
+        encode(train_files, source, target, train_folder, data.max_length, data.drop_copies)
         _report_copies(train_folder)
     if data.valid and valid_folder.exists() and not again:
         check_digests(valid_folder, read_meta(valid_folder).digests)
     elif data.valid:
-        encode(data.valid, source, target, valid_folder, LONGEST_VALIDATION)
-    check_unchanged(train_folder, data.train)
+        encode([data.valid], source, target, valid_folder, LONGEST_VALIDATION)
+    check_unchanged(train_folder, data.train_files())
     if data.segmentations and segmentations_folder.exists() and not again:
         check_segmentations(segmentations_folder)
     elif data.segmentations:
         sample_segmentations(
             Corpus(train_folder),
-            data.train,
+            train_files,
             (source, target),
             segmentations_folder,
             data.segmentations,
@@ -90,6 +99,31 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
         )
     if data.valid:
         check_unchanged(valid_folder, data.valid)
+
+
+def _import_vocabularies(data: DataSettings, folder: Path) -> None:
+    """Take the existing models, or make sure that they are those that were taken before."""
+    files = data.vocabulary.files() or ()
+    imported = [import_vocabulary(Path(file)) for file in files]
+    places = vocabulary_files(folder, data.vocabulary.shared)
+    if folder.exists():
+        for file, vocabulary, place in zip(files, imported, places, strict=False):
+            if place.read_bytes() != vocabulary.model:
+                raise UserError(
+                    f"{file}: this is not the vocabulary of this run ({place}): bring it back, or "
+                    "choose another output=…."
+                )
+        return
+    for file, vocabulary in zip(files, imported, strict=True):
+        if not vocabulary.has_bytes():
+            say(f"{file}: this model has no byte pieces, so characters it does not know are lost.")
+    with atomic_folder(folder) as temporary:
+        for vocabulary, place in zip(
+            imported, vocabulary_files(temporary, data.vocabulary.shared), strict=False
+        ):
+            place.write_bytes(vocabulary.model)
+    pieces = " and ".join(f"{len(vocabulary):,}" for vocabulary in imported)
+    say(f"Vocabulary: {' and '.join(files)}, {pieces} pieces")
 
 
 def check_unchanged(folder: Path, files: tuple[str, ...]) -> None:
@@ -111,8 +145,8 @@ def learn_vocabularies(data: DataSettings, folder: Path) -> None:
         what = "no pair with text on both sides"
         if data.drop_copies:
             what += " that is not a copy"
-        raise UserError(f"{' and '.join(data.train)}: there is {what} to train on.")
-    pairs = count_lines(data.train[0]) or 0
+        raise UserError(f"{' and '.join(data.train_files())}: there is {what} to train on.")
+    pairs = _count_pairs([corpus.files for corpus in data.train]) or 0
     with atomic_folder(folder) as temporary:
         source_file, target_file = vocabulary_files(temporary, data.vocabulary.shared)
         size = data.vocabulary.size
@@ -137,7 +171,7 @@ def _sample(data: DataSettings, sides: tuple[int, ...], pairs: int) -> Iterator[
 
 
 def _usable_pairs(data: DataSettings) -> Iterator[tuple[str, str]]:
-    for pair in read_pairs(data.train, Counter()):
+    for pair in read_corpora([corpus.files for corpus in data.train], Counter()):
         unwanted_copy = data.drop_copies and is_copy(pair)
         if _has_text(pair) and not unwanted_copy:
             yield pair
@@ -149,15 +183,26 @@ def _has_text(pair: tuple[str, str]) -> bool:
     return bool(source.strip()) and bool(target.strip())
 
 
+def _count_pairs(corpora: Sequence[Sequence[str]]) -> int | None:
+    """Lines of several corpora; None if one of them cannot be counted."""
+    total = 0
+    for files in corpora:
+        count = count_lines(files[0])
+        if count is None:
+            return None
+        total += count
+    return total
+
+
 def encode(
-    files: tuple[str, ...],
+    corpora: Sequence[Sequence[str]],
     source: Vocabulary,
     target: Vocabulary,
     folder: Path,
     longest: int,
     drop_copies: bool = False,
 ) -> None:
-    """Encode a parallel corpus into `folder`.
+    """Encode a parallel corpus, or several, into `folder`.
 
     Left out and counted: pairs with an empty side, pairs with over `longest` pieces on a side, and
     copies if `drop_copies`.
@@ -165,19 +210,24 @@ def encode(
     repairs: Counter[str] = Counter()
     dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
+    files = [file for corpus in corpora for file in corpus]
+    parts = []
     with atomic_folder(folder) as temporary, unchanged(files):
         with (
             SideWriter(temporary, "source", dtype) as source_side,
             SideWriter(temporary, "target", dtype) as target_side,
             open(temporary / "lines", "wb") as line_numbers,
-            bar(title, count_lines(files[0]), "pairs") as progress,
+            bar(title, _count_pairs(corpora), "pairs") as progress,
         ):
             encoder = _Encoder((source, target), (source_side, target_side), longest, drop_copies)
-            pairs = read_pairs(files, repairs)
-            while chunk := list(islice(pairs, CHUNK)):
-                kept = encoder.add(chunk)
-                line_numbers.write((progress.done + kept).tobytes())
-                progress.advance(len(chunk))
+            for corpus in corpora:
+                before = encoder.tally.kept
+                pairs = read_pairs(corpus, repairs)
+                while chunk := list(islice(pairs, CHUNK)):
+                    kept = encoder.add(chunk)
+                    line_numbers.write((progress.done + kept).tobytes())
+                    progress.advance(len(chunk))
+                parts.append(encoder.tally.kept - before)
         tally = encoder.tally
         left_out = _left_out(tally, longest, repairs["repaired"])
         if not tally.kept:
@@ -190,12 +240,13 @@ def encode(
             left_out={"empty": tally.empty, "too_long": tally.too_long, "copies": tally.copies},
             copies=tally.copies_kept,
             repaired_lines=repairs["repaired"],
+            parts=tuple(parts) if len(parts) > 1 else (),
             sha256=tuple(digest(path) for path in files),
             digests=digests_of(temporary),
         )
         (temporary / "meta.json").write_text(to_json(meta.to_json()), encoding="utf-8")
     pieces = source_side.tokens + target_side.tokens
-    say(f"{title}: {tally.kept:,} pairs, {pieces:,} pieces; {left_out}")
+    say(f"{title}: {counted(tally.kept, 'pair')}, {counted(pieces, 'piece')}; {left_out}")
 
 
 @dataclass

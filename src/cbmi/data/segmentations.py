@@ -25,10 +25,10 @@ import numpy as np
 from cbmi.config import SegmentationSettings
 from cbmi.data.bpe_dropout import MergeTable, SampledWords, sample_words
 from cbmi.data.corpus import Corpus, Side, SideWriter, check_digests, damaged, digests_of
-from cbmi.data.text import read_pairs
+from cbmi.data.text import read_corpora
 from cbmi.data.vocabulary import EOS, Vocabulary
 from cbmi.files import atomic_folder, read_json, to_json, unchanged
-from cbmi.progress import bar, say
+from cbmi.progress import bar, counted, say
 
 BLOCK = 50_000  # pairs segmented at a time
 
@@ -135,7 +135,7 @@ def without_long_lines(lines: PackedLines, longest: int, plain: PackedLines) -> 
 
 def sample_segmentations(
     corpus: Corpus,
-    files: tuple[str, ...],
+    text: Sequence[Sequence[str]],
     vocabularies: tuple[Vocabulary, Vocabulary],
     folder: Path,
     settings: SegmentationSettings,
@@ -143,13 +143,14 @@ def sample_segmentations(
 ) -> None:
     """Sample the segmentations of the pairs of a prepared corpus into `folder`.
 
-    `files`: its text. `vocabularies`: of the source and of the target.
-    A line that would have over `longest` pieces keeps its plain segmentation.
+    `text`: the files of the corpora that it was made from. `vocabularies`: of the source and of
+    the target. A line that would have over `longest` pieces keeps its plain segmentation.
     """
     sides = {"source": corpus.source, "target": corpus.target}
     sampled = [name for name in sides if settings.sides in (name, "both")]
     dtype = np.dtype(corpus.meta.dtype)
     total = len(corpus) * settings.samples
+    files = [file for part in text for file in part]
     with atomic_folder(folder) as temporary, unchanged(files), ExitStack() as stack:
         writers: dict[str, list[SideWriter]] = {name: [] for name in sampled}
         for number in range(settings.samples):
@@ -162,7 +163,7 @@ def sample_segmentations(
             if name in sampled:
                 samplers[name] = WordSampler(vocabulary, settings, name)
         progress = stack.enter_context(bar("Sampling segmentations", total, "pairs"))
-        for block, (pairs, texts) in enumerate(_blocks(corpus, files)):
+        for block, (pairs, texts) in enumerate(_blocks(corpus, text)):
             for name in sampled:
                 index = 0 if name == "source" else 1
                 plain = sides[name].select(pairs)
@@ -182,15 +183,15 @@ def sample_segmentations(
             "digests": digests_of(temporary),
         }
         (temporary / "meta.json").write_text(to_json(meta), encoding="utf-8")
-    say(f"Sampled {settings.samples} segmentations of {len(corpus):,} pairs: {folder}")
+    say(f"Sampled {settings.samples} segmentations of {counted(len(corpus), 'pair')}: {folder}")
 
 
 def _blocks(
-    corpus: Corpus, files: tuple[str, ...]
+    corpus: Corpus, files: Sequence[Sequence[str]]
 ) -> Iterator[tuple[np.ndarray, list[tuple[str, str]]]]:
     """Numbers and text of the corpus's pairs, block by block."""
     first = 0
-    text = enumerate(read_pairs(files, Counter()))
+    text = enumerate(read_corpora(files, Counter()))
     remaining = iter(corpus.lines.tolist())
     wanted = next(remaining, None)
     block: list[tuple[str, str]] = []

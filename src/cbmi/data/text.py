@@ -14,10 +14,15 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 from cbmi.errors import UserError, import_extra
-from cbmi.progress import say
+from cbmi.progress import counted, say
 
 BYTE_ORDER_MARK = "\ufeff"
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+# Formats that people have corpora in, and that are not lines of text.
+UNSUPPORTED = frozenset(
+    {".bz2", ".zip", ".7z", ".rar", ".tar", ".tgz", ".tmx", ".xlf", ".xliff", ".po", ".mo"}
+    | {".json", ".jsonl", ".csv", ".parquet", ".arrow", ".xlsx", ".xls", ".ods", ".docx", ".pdf"}
+)
 ZST_CHUNK = 1 << 16  # compressed bytes read at a time
 LONGEST_LINE = 100_000_000  # bytes
 COUNT_CHUNK = 1 << 20  # bytes read at a time to count lines
@@ -28,7 +33,13 @@ def open_bytes(path: str) -> io.BufferedIOBase:
     try:
         if Path(path).is_dir():
             raise UserError(f"{path}: this is a folder, not a text file.")
-        match Path(path).suffix:
+        suffix = Path(path).suffix.lower()
+        if suffix in UNSUPPORTED:
+            raise UserError(
+                f"{path}: {suffix} files are not supported: give plain text, one sentence per "
+                "line, as it is or as .gz, .xz or .zst; both sides together as .tsv."
+            )
+        match suffix:
             case ".gz":
                 return gzip.open(path, "rb")
             case ".xz":
@@ -167,7 +178,16 @@ def _clean(raw: bytes, path: str, number: int, counts: Counter[str]) -> str:
 def report_repaired(counts: Counter[str]) -> None:
     """Say how many lines were repaired, if any."""
     if counts["repaired"]:
-        say(f"{counts['repaired']:,} lines were repaired (byte-order mark, NUL).")
+        lines = "1 line was" if counts["repaired"] == 1 else f"{counts['repaired']:,} lines were"
+        say(f"{lines} repaired (byte-order mark, NUL).")
+
+
+def read_corpora(
+    corpora: Iterable[Sequence[str]], counts: Counter[str]
+) -> Iterator[tuple[str, str]]:
+    """Source and target lines of several corpora, one after the other."""
+    for paths in corpora:
+        yield from read_pairs(paths, counts)
 
 
 def read_pairs(paths: Sequence[str], counts: Counter[str]) -> Iterator[tuple[str, str]]:
@@ -199,7 +219,7 @@ def check_pairs(paths: Sequence[str]) -> int:
 
 def _unequal(paths: Sequence[str], source_lines: int, target_lines: int) -> UserError:
     return UserError(
-        f"{paths[0]} has {source_lines} lines but {paths[1]} has {target_lines}: "
+        f"{paths[0]} has {counted(source_lines, 'line')} but {paths[1]} has {target_lines:,}: "
         "the two sides of a parallel corpus are aligned line by line."
     )
 

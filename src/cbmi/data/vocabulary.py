@@ -33,7 +33,8 @@ LONGEST_SAMPLE = 4192  # bytes; a vocabulary is learnt without longer lines
 class Vocabulary:
     """One side's pieces. Ids 0 to 3 are padding, begin, end and unknown.
 
-    UNKNOWN is never produced by `encode`: characters without a piece become bytes.
+    UNKNOWN is never produced by `encode` if there are byte pieces, as in those that are learnt
+    here: characters without a piece become bytes.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -54,6 +55,15 @@ class Vocabulary:
     def __len__(self) -> int:
         return int(self._processor.vocab_size())
 
+    def has_special_pieces(self) -> bool:
+        """Whether end and unknown, which sentencepiece itself uses, have the ids they have here."""
+        processor = self._processor
+        return bool(processor.eos_id() == EOS and processor.unk_id() == UNKNOWN)
+
+    def has_bytes(self) -> bool:
+        """Whether characters without a piece become bytes, not unknown ones."""
+        return any(self._processor.is_byte(number) for number in range(len(self)))
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, end of sentence included."""
         worthwhile = 1 + len(lines) // LINES_PER_THREAD
@@ -64,7 +74,7 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids. Special pieces vanish, and line breaks become spaces: it stays a line."""
+        """Text of ids. Special pieces vanish, unknown ones become ⁇, and line breaks spaces."""
         text: str = self._processor.decode([int(i) for i in ids])
         return text.replace("\n", " ").replace("\r", " ")
 

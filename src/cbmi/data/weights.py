@@ -15,7 +15,7 @@ import numpy as np
 from cbmi.data.corpus import Corpus, TokenValueBlock
 from cbmi.data.text import count_lines, read_lines, report_repaired
 from cbmi.errors import UserError
-from cbmi.progress import bar
+from cbmi.progress import bar, counted
 
 BLOCK_LINES = 20_000  # read at a time
 
@@ -50,7 +50,8 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValueBloc
             progress.advance(len(block))
     if progress.done != corpus.text_lines:
         raise UserError(
-            f"{file} has {progress.done:,} lines, but the training text has {corpus.text_lines:,}."
+            f"{file} has {counted(progress.done, 'line')}, but the training text has "
+            f"{corpus.text_lines:,}."
         )
     report_repaired(counts)
 

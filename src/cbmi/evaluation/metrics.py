@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cbmi.errors import UserError, import_extra
 from cbmi.evaluation import multi_bleu as moses
+from cbmi.progress import counted
 
 # Languages written without spaces, by all their codes of ISO 639, and sacrebleu's tokenizers.
 CHINESE = ("zh", "zho", "chi", "cmn", "yue", "wuu")
@@ -292,6 +293,6 @@ def _check_lines(references: Sequence[str], systems: Mapping[str, Sequence[str]]
     for name, lines in systems.items():
         if len(lines) != len(references):
             raise UserError(
-                f"System {name!r} has {len(lines)} lines but the references have "
+                f"System {name!r} has {counted(len(lines), 'line')} but the references have "
                 f"{len(references)}; give one line for every reference."
             )

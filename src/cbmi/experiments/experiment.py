@@ -5,23 +5,19 @@ from __future__ import annotations
 import statistics
 
 from cbmi.errors import MissingExtra, TrainingStopped
-from cbmi.experiments.jobs import Job
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.registration import register, registration_file
 from cbmi.experiments.results import write_results
 from cbmi.experiments.runner import Runner, parse_shard
 from cbmi.experiments.settings import ExperimentSettings
 from cbmi.files import check_writable
-from cbmi.objectives import build
-from cbmi.progress import clock, say
+from cbmi.progress import clock, counted, say
 from cbmi.reporting.tables import text_table
-from cbmi.training.work import Work, language_model_flops, matrix_rate, passes, translator_flops
+from cbmi.training.forecast import training_flops, usual_rate
 from cbmi.training.world import choose_device, choose_precision
 
-USUAL_MFU = 0.3  # of a step, where no job has shown how fast this machine is
 # Seconds of a job around its training: the process begins, the test sets are translated.
 START_UP = 10.0
-USUAL_LENGTH = 27  # pieces per sentence
 
 
 def run_experiment(
@@ -94,7 +90,8 @@ def describe_plan(plan: Plan, devices: list[str], shard: tuple[int, int]) -> str
     total = sum(seconds[name] for name in wanted) / len(set(devices))
     at_a_time = "one at a time" if len(devices) == 1 else f"{len(devices)} at a time"
     lines.append("")
-    lines.append(f"{len(wanted)} of {len(plan.jobs)} jobs to do, {at_a_time}: about {clock(total)}")
+    jobs = f"{len(wanted)} of {counted(len(plan.jobs), 'job')} to do"
+    lines.append(f"{jobs}, {at_a_time}: about {clock(total)}")
     return "\n".join(lines)
 
 
@@ -104,8 +101,10 @@ def estimated_seconds(plan: Plan, device: str) -> dict[str, float]:
     Its arithmetic, at the speed of the jobs that are done, or else of this device.
     """
     chosen = choose_device(device)
-    rate = matrix_rate(chosen, choose_precision("auto", chosen)) * USUAL_MFU
-    arithmetic = {job.id: training_flops(job) / rate for job in plan.jobs.values()}
+    rate = usual_rate(chosen, choose_precision("auto", chosen))
+    arithmetic = {}
+    for job in plan.jobs.values():
+        arithmetic[job.id] = training_flops(job.config, job.stages) / rate
     factors = []  # how much longer the jobs took that are done
     for result in plan.results():
         expected = arithmetic[result.job]
@@ -113,27 +112,3 @@ def estimated_seconds(plan: Plan, device: str) -> dict[str, float]:
             factors.append(max(result.job_seconds - START_UP, 0.1) / expected)
     factor = statistics.median(factors) if factors else 1.0
     return {name: START_UP + seconds * factor for name, seconds in arithmetic.items()}
-
-
-def training_flops(job: Job) -> float:
-    """Operations of the job's training, with sentences of usual length and every step full."""
-    config = job.config
-    tokens = config.batch.tokens * config.batch.accumulate
-    squares = tokens * USUAL_LENGTH  # a sum over sentences of their squared lengths
-    work = Work(
-        source=tokens,
-        target=tokens,
-        source_squares=squares,
-        target_squares=squares,
-        products=squares,
-    )
-    pieces = config.data.vocabulary.size
-    of_translator = translator_flops(work, config.model, pieces)
-    of_language_model = language_model_flops(work, config.model, pieces)
-    total = 0.0
-    for stage in config.stages:
-        if stage.name in job.stages:
-            count = passes(stage.language_model, build(stage.objective, stage.name))
-            step = count.translator * of_translator + count.language_model * of_language_model
-            total += stage.steps * step
-    return total

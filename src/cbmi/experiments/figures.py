@@ -46,6 +46,7 @@ PRIOR_STYLES = {
     "cbmi": ("CBMI prior", RED, "s"),
 }
 FAR = 8  # times as far from the baseline as usual: such a system would squeeze the others together
+WIDTH = 9.0  # inches of every figure
 MOST_ROWS = 40  # of a table whose differences are drawn
 
 
@@ -94,12 +95,13 @@ def difference_figure(
     if not panels or len(table.rows) > MOST_ROWS or experiment.baseline is None:
         return None
     height = 0.9 + 0.3 * max(len(compared) for _, compared in panels)
-    figure, axes = _panels(plotter, len(panels), (4.2, height), 3)
+    figure, axes = _panels(plotter, len(panels), height, 3)
     baseline = drawable(experiment.label(experiment.baseline))
+    limits = _common_limits([compared for _, compared in panels])
     labels_before: list[str] = []
     for axis, (title, compared) in zip(axes, panels, strict=True):
         from_below = compared[::-1]
-        _draw_differences(axis, from_below)
+        _draw_differences(axis, from_below, limits)
         labels = [drawable(one.label) for one in from_below]
         # Names that stand beside the panel on the left are not repeated.
         place = axis.get_subplotspec()
@@ -121,10 +123,15 @@ def _compared(table: ResultsTable, column: int, block: str) -> list[_Compared]:
     return found
 
 
-def _draw_differences(axis: Axes, compared: Sequence[_Compared]) -> None:
-    low, high = _limits([one.cell for one in compared])
+def _draw_differences(
+    axis: Axes, compared: Sequence[_Compared], limits: tuple[float, float]
+) -> None:
+    low, high = limits
+    axis.set_xlim(limits)
     for place, one in enumerate(compared):
         color = BLUE if one.cell.ahead else ORANGE
+        if round(one.difference, 2) == 0:
+            color = GREY  # neither ahead nor behind
         if one.difference < low:
             _draw_far(axis, low, place, "<", one.difference, color)
         elif one.difference > high:
@@ -154,6 +161,22 @@ def _draw_far(
     )
 
 
+def _common_limits(panels: Sequence[Sequence[_Compared]]) -> tuple[float, float]:
+    """All panels have one scale."""
+    limits = [_limits([one.cell for one in compared]) for compared in panels]
+    low = min(low for low, _ in limits)
+    high = max(high for _, high in limits)
+    if low == high:
+        return low - 1, high + 1
+    # What is far off in its own panel may be inside now, with all of its seeds.
+    seeds = [low, high]
+    for compared in panels:
+        for one in compared:
+            if low <= one.difference <= high:
+                seeds += one.cell.differences.values()
+    return min(seeds), max(seeds)
+
+
 def _limits(cells: Sequence[ScoreCell]) -> tuple[float, float]:
     """The range that is drawn: all points except those of systems much further off than usual."""
     compared = [(cell, cell.difference) for cell in cells if cell.difference is not None]
@@ -168,12 +191,12 @@ def _limits(cells: Sequence[ScoreCell]) -> tuple[float, float]:
 
 
 def _panels(
-    plotter: Plotter, count: int, size: tuple[float, float], most: int = 2
+    plotter: Plotter, count: int, height: float, most: int = 2
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels of a size in inches, at most `most` in a row."""
+    """A figure of `count` panels of a height in inches, at most `most` in a row."""
     rows = -(-count // most)  # rounded up
     columns = -(-count // rows)
-    figsize = (size[0] * columns, size[1] * rows)
+    figsize = (WIDTH, height * rows)
     figure, grid = plotter.subplots(
         rows, columns, figsize=figsize, squeeze=False, layout="constrained"
     )
@@ -193,7 +216,7 @@ def sweep_figure(
     figure, grid = plotter.subplots(
         1,
         len(varying),
-        figsize=(4.2 * len(varying), 3.2),
+        figsize=(WIDTH, 3.2),
         sharey=True,
         squeeze=False,
         layout="constrained",
@@ -207,7 +230,14 @@ def sweep_figure(
     on_valid = ", validation" if experiment.report.sets[0] == VALIDATION_SET else ""
     axes[0].set_ylabel(METRIC_NAMES[experiment.report.metric[0]] + on_valid)
     baseline = drawable(experiment.label(experiment.baseline))
-    axes[0].legend(title=f"dashed: {baseline}", fontsize=9)
+    handles = _legend_handles(axes)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        title=f"dashed: {baseline}",
+        fontsize=9,
+        loc="outside right center",
+    )
     return figure
 
 
@@ -276,11 +306,12 @@ def prior_accuracy_figure(
             by_task[task] = pooled
     if not by_task:
         return None
-    figure, axes = _panels(plotter, len(by_task), (5.6, 3.4))
+    figure, axes = _panels(plotter, len(by_task), 3.4)
     for axis, (task, pooled) in zip(axes, by_task.items(), strict=True):
         _draw_accuracies(axis, pooled)
         axis.set_title(_title(experiment, task))
-    axes[0].legend(fontsize=9)
+    handles = _legend_handles(axes)
+    figure.legend(handles.values(), handles.keys(), fontsize=9, loc="outside right center")
     return figure
 
 
@@ -313,7 +344,7 @@ def validation_figure(
             by_task[task] = validated
     if not by_task:
         return None
-    figure, axes = _panels(plotter, len(by_task), (5.6, 3.4))
+    figure, axes = _panels(plotter, len(by_task), 3.4)
     for axis, (task, validated) in zip(axes, by_task.items(), strict=True):
         _draw_validation(axis, experiment, validated)
         axis.set_title(_title(experiment, task))
@@ -347,13 +378,14 @@ def _draw_validation(
         if not own:
             continue
         course = _course(own, by_bleu)
+        # It goes on from where the shared stages ended.
         axis.plot(
-            course.steps,
-            course.values,
+            shared.steps[-1:] + course.steps,
+            shared.values[-1:] + course.values,
             "-" if place < len(CYCLE) else ":",
             label=drawable(experiment.label(system)),
             color=CYCLE[place % len(CYCLE)],
-            marker=_marker(course),
+            marker=_marker(course) if not shared.steps else None,
             linewidth=1.2,
         )
         shown += course.values
@@ -372,14 +404,18 @@ class _Course(NamedTuple):
 
 
 def _course(results: Sequence[JobResult], by_bleu: bool) -> _Course:
-    """Validation BLEU or loss by step, means over the runs."""
+    """Validation BLEU or loss by step, means over the runs.
+
+    Where some runs have no value (patience ended them, or one was made longer), a mean over the
+    others would be a kink: such steps are left out.
+    """
     values: dict[int, list[float]] = {}
     for result in results:
         for point in result.validations:
             value = point.bleu if by_bleu else point.loss
             if value is not None:
                 values.setdefault(point.step, []).append(value)
-    steps = sorted(values)
+    steps = sorted(step for step, found in values.items() if len(found) == len(results))
     return _Course(steps, [float(np.mean(values[step])) for step in steps])
 
 

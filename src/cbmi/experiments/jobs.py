@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cbmi.changes import changes_between, describe_changes
-from cbmi.config import RunSettings, check
+from cbmi.config import DataSettings, RunSettings, check
 from cbmi.data.prepare import check_unchanged
 from cbmi.errors import UserError
 from cbmi.experiments.records import JobKind, JobResult
@@ -89,7 +89,7 @@ class Job:
         """Digests of the files that it is made of: train, valid, and "test NAME"."""
         data = self.config.data
         digests = {
-            "train": [digest(file) for file in data.train],
+            "train": _training_digests(data),
             "valid": [digest(file) for file in data.valid or ()],
         }
         for name, files in data.test.items():
@@ -179,7 +179,7 @@ class Job:
                 f"{self.folder} was prepared with other settings ({describe_changes(changes)}): "
                 "give the task another name, choose another output=…, or delete the folder."
             )
-        check_unchanged(self.run.data / "train", self.config.data.train)
+        check_unchanged(self.run.data / "train", self.config.data.train_files())
 
     def done(self) -> bool:
         if self.kind is JobKind.CORPUS:
@@ -200,3 +200,13 @@ def without_infinities(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return str(value)
     return value
+
+
+def _training_digests(data: DataSettings) -> list[str]:
+    """Of the files of the training data, with the weights of corpora that have one."""
+    digests = []
+    for corpus in data.train:
+        digests += [digest(file) for file in corpus.files]
+        if corpus.weight != 1:
+            digests.append(f"weight {corpus.weight}")
+    return digests

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cbmi.data.text import read_lines, read_pairs
+from cbmi.data.text import read_corpora, read_lines
 from cbmi.errors import UserError
 from cbmi.evaluation.paired_t import holm
 from cbmi.evaluation.robustness import Robustness, count_words, robustness
@@ -116,7 +116,8 @@ def _robustness(plan: Plan, results: Sequence[JobResult]) -> list[RobustnessReco
             continue
         config = next(job.config for job in plan.jobs.values() if job.task == task)
         language = config.data.target
-        training = count_words(_targets(config.data.train), language)
+        corpora = [corpus.files for corpus in config.data.train]
+        training = count_words(_targets(*corpora), language)
         for test_set in test_sets:
             references = list(_targets(config.data.test[test_set]))
             by_job: dict[str, Robustness] = {}
@@ -136,8 +137,8 @@ def _translated(results: Sequence[JobResult], test_set: str) -> bool:
     return bool(results) and all(test_set in result.scores for result in results)
 
 
-def _targets(files: Sequence[str]) -> Iterator[str]:
-    for _, target in read_pairs(files, Counter()):
+def _targets(*corpora: Sequence[str]) -> Iterator[str]:
+    for _, target in read_corpora(corpora, Counter()):
         yield target
 
 

@@ -25,7 +25,7 @@ from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import JobKind, JobResult
 from cbmi.experiments.results import add_attempt, collect, write_results
 from cbmi.files import try_lock, write_atomically
-from cbmi.progress import Bar, bar, clock, say
+from cbmi.progress import Bar, bar, clock, counted, say
 from cbmi.signals import stop_signals
 from cbmi.training.world import choose_device
 from cbmi.yaml_text import dump_yaml
@@ -184,7 +184,7 @@ class Runner:
                 say(str(error))
         failed = len(over) - len(finished)
         done = sum(job.steps for job in finished)
-        notes = [f"{len(finished)} of {len(self.wanted)} jobs"]
+        notes = [f"{len(finished)} of {counted(len(self.wanted), 'job')}"]
         if failed:
             notes.append(f"{failed} failed")
         for job in busy:

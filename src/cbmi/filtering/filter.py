@@ -25,13 +25,12 @@ from cbmi.filtering.rules import (
     FilterSettings,
     PairTable,
     Verdict,
-    count_text,
     outcome,
     score_text,
 )
 from cbmi.filtering.scores import CorpusScores, read_windows
 from cbmi.inference.model import TrainedModel
-from cbmi.progress import bar, say
+from cbmi.progress import bar, counted, say
 from cbmi.reporting.drawing import check_plotting
 from cbmi.training.world import World, join_world
 
@@ -102,6 +101,11 @@ def filter_corpus(
 ) -> FilterResult:
     """Score a corpus, write the page and, if anything is to be dropped, split the corpus."""
     check_plotting()
+    if settings.by == "cbmi" and not model.has_language_model:
+        raise UserError(
+            f"{model.run.path} has no language model, which CBMI needs: filter by likelihood "
+            "instead (--by likelihood), or train one with language_model: train."
+        )
     scores = CorpusScores(Path(f"{prefix}.scores"), model, files)
     scores.check()
     outputs = _outputs(prefix, model)
@@ -118,7 +122,7 @@ def filter_corpus(
         table = scores.read(settings.by)
         verdicts = _verdicts(settings, table, files)
         notes = _notes(settings, table)
-        sentences = [f"{count_text(len(verdicts))} of {' and '.join(files)}.", *notes]
+        sentences = [f"{counted(len(verdicts), 'pair')} of {' and '.join(files)}.", *notes]
         if settings.drops_pairs:
             threshold = settings.threshold(table.scores, verdicts)
             sentences.append(outcome(settings, verdicts, threshold))
@@ -260,21 +264,22 @@ def _notes(settings: FilterSettings, table: PairTable) -> list[str]:
     features = table.features
     notes = []
     if features.empty.any() and not settings.drops_pairs:
-        notes.append(f"{count_text(int(features.empty.sum()))} with an empty side: never kept.")
+        empty = counted(int(features.empty.sum()), "pair")
+        notes.append(f"{empty} with an empty side: never kept.")
     if features.copies.any() and not settings.drop_copies:
-        copies = count_text(int(features.copies.sum()))
+        copies = counted(int(features.copies.sum()), "pair")
         notes.append(
             f"{copies} with a target that only copies the source; --drop-copies drops them."
         )
     if table.repeated.any() and not settings.drop_duplicates:
-        repeated = count_text(int(table.repeated.sum()))
+        repeated = counted(int(table.repeated.sum()), "pair")
         notes.append(f"{repeated} that repeat an earlier one; --drop-duplicates drops them.")
     return notes
 
 
 def _say_scored(prefix: Path, outputs: _Outputs, pairs: int) -> None:
     say(
-        f"{count_text(pairs)} scored. Look at {outputs.page}, then give --keep SHARE or --min "
+        f"{counted(pairs, 'pair')} scored. Look at {outputs.page}, then give --keep SHARE or --min "
         "SCORE."
     )
     if any(path.exists() for path in outputs.parts()):

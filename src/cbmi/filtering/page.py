@@ -19,13 +19,13 @@ from cbmi.filtering.rules import (
     PairTable,
     Signal,
     Verdict,
-    count_text,
     lowest_of_best,
     score_text,
 )
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import PairScorer, ScoredPair
-from cbmi.reporting.cells import FACTORS, WordCell, word_cells
+from cbmi.progress import counted
+from cbmi.reporting.cells import FACTORS, WordCell, number_text, word_cells
 from cbmi.reporting.drawing import (
     BLUE,
     GREY,
@@ -136,8 +136,12 @@ def filter_page(
         Path(f"{stem}.histogram.csv"): _histogram_csv(bars),
         Path(f"{stem}.histogram.svg"): picture.svg,
         Path(f"{stem}.histogram.png"): picture.png,
-        path: render_page("cbmi.filtering", "filter.html.jinja", view, number=score_text),
+        path: render_page("cbmi.filtering", "filter.html.jinja", view, number=_shown_score),
     }
+
+
+def _shown_score(score: float) -> str:
+    return score_text(score).replace("-", "−")
 
 
 def histogram(scores: np.ndarray) -> Histogram:
@@ -176,7 +180,7 @@ def _histogram_figure(bars: Histogram, signal: Signal, threshold: float | None) 
         if threshold is not None:
             axis.axvline(threshold, color=INK, linewidth=1)
             axis.annotate(
-                f"{threshold:.2f}",
+                number_text(threshold),
                 (threshold, 1),
                 (0, 2),
                 xycoords=("data", "axes fraction"),
@@ -187,9 +191,22 @@ def _histogram_figure(bars: Histogram, signal: Signal, threshold: float | None) 
         # Linear up to 10 pairs, so that empty bins and single pairs have their place.
         axis.set_yscale("symlog", linthresh=10)
         axis.set_ylim(bottom=0)
+        axis.set_yticks(_log_ticks(int(bars.counts.max())))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.minorticks_off()
         axis.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
         axis.set(xlabel=f"{signal.long_name}, nats per token", ylabel="pairs (logarithmic)")
         return drawn(figure)
+
+
+def _log_ticks(most: int) -> list[int]:
+    """0, 10, 30, 100, 300, … up to the highest bar."""
+    if most < 10:
+        return [tick for tick in (0, 2, 5) if tick <= most] or [0]
+    ticks = [0]
+    for power in range(1, 12):
+        ticks += [10**power, 3 * 10**power]
+    return [tick for tick in ticks if tick <= most]
 
 
 def _share_rows(scores: np.ndarray) -> list[_ShareRow]:
@@ -227,15 +244,19 @@ def _sample_groups(
 def _places_at_quantiles(
     signal: Signal, table: PairTable, verdicts: np.ndarray
 ) -> list[_SamplePlaces]:
-    """A few pairs around each quantile of the scores."""
+    """A few pairs around each quantile of the scores, none of them twice."""
     shown = np.flatnonzero(~np.isin(verdicts, RULED_OUT))
     order = shown[np.argsort(table.scores[shown], kind="stable")]
     chosen = []
+    first_free = 0  # of the order: what is before it has been shown
     for name, quantile in QUANTILES.items():
         score = float(np.quantile(table.scores[shown], quantile))
         middle = round(quantile * (len(order) - 1))
         first = max(0, min(middle - SAMPLES // 2, len(order) - SAMPLES))
-        places = order[first : first + SAMPLES]
+        places = order[max(first, first_free) : first + SAMPLES]
+        first_free = max(first_free, first + SAMPLES)
+        if not len(places):
+            continue
         chosen.append(_SamplePlaces(name, f"{signal.name} {score_text(score)}", places))
     return chosen
 
@@ -249,7 +270,7 @@ def _places_of_ruled_out(verdicts: np.ndarray) -> list[_SamplePlaces]:
             spread = np.linspace(0, len(dropped) - 1, min(SAMPLES, len(dropped)))
             places = dropped[spread.round().astype(int)]
             name = f"Dropped {IN_WORDS[verdict]}"
-            chosen.append(_SamplePlaces(name, count_text(len(dropped)), places))
+            chosen.append(_SamplePlaces(name, counted(len(dropped), "pair"), places))
     return chosen
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from cbmi.data.text import is_copy
 from cbmi.errors import UserError
 from cbmi.inference.scoring import Pair, ScoredPair
+from cbmi.progress import counted
 
 
 class Verdict(IntEnum):
@@ -58,8 +59,7 @@ def _sentence_cbmi(pair: ScoredPair) -> float:
 
 
 def _likelihood(pair: ScoredPair) -> float:
-    """The mean of log p_NMT over the tokens."""
-    return float(pair.log_p_nmt.mean())
+    return pair.likelihood
 
 
 # In the order of the columns of `PairScorer.sentence_scores`.
@@ -230,7 +230,10 @@ def outcome(settings: FilterSettings, verdicts: np.ndarray, threshold: float | N
     """What was kept, what was dropped and why, in a sentence or two."""
     counts = np.bincount(verdicts, minlength=len(Verdict)).tolist()
     kept = counts[Verdict.KEPT]
-    text = f"Kept {kept:,} of {count_text(len(verdicts))}"
+    text = f"Kept {kept:,} of {counted(len(verdicts), 'pair')}"
+    scored = counts[Verdict.KEPT] + counts[Verdict.SCORE]
+    if settings.keep is not None and scored < len(verdicts):
+        text += f", {settings.keep:.0%} of the {scored:,} that no rule drops"
     if threshold is not None:
         # A score that the user gave is repeated as it was given.
         number = score_text(threshold) if settings.minimum is None else f"{threshold:g}"
@@ -249,7 +252,3 @@ def score_text(score: float) -> str:
     """Three digits, rounded down: as --min, it keeps no less."""
     thousandths = round(1000 * score, 3)  # scores have six digits; the rest is rounding error
     return f"{math.floor(thousandths) / 1000:.3f}"
-
-
-def count_text(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count:,} pairs"

@@ -129,10 +129,15 @@ class TrainedModel:
                 f"in {self.folder}."
             )
 
+    @property
+    def has_language_model(self) -> bool:
+        """Whether a language model was trained beside the translator."""
+        return (self.folder / f"{store.LANGUAGE_MODEL}.safetensors").exists()
+
     def language_model(self) -> LanguageModel:
         """The language model that was trained beside the translator."""
         if self._language_model is None:
-            if not (self.folder / f"{store.LANGUAGE_MODEL}.safetensors").exists():
+            if not self.has_language_model:
                 raise UserError(
                     f"{self.run.path} has no language model: train one with language_model: train."
                 )
@@ -290,7 +295,8 @@ class TrainedModel:
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[ScoredPair]:
         """Say, token by token, how much each target of (source, target) depends on its source.
 
-        The sentence weights are those that the pairs would get as one mini-batch.
+        The sentence weights are those that the pairs would get as one mini-batch. Without a
+        language model, there are neither CBMI nor weights.
         """
         from cbmi.inference.scoring import score_pairs
 

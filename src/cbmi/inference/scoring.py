@@ -4,6 +4,8 @@ Weights are those that the pairs would get in training if the whole file were on
 weights come from the sentence alone. Sentence weights come from the mean and spread of sentence
 CBMI over the file, without pairs that have an empty side. They are always those of `std:
 population`, never shuffled, and `compare: groups` is taken for `lengths`: a file has no groups.
+
+A run without a language model gives log p_NMT alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from cbmi.model import Packed, pack_sentences, shift_right
 from cbmi.objectives import build
 from cbmi.objectives.base import SINGLE_RANK, words_of_tokens
 from cbmi.objectives.cbmi import Cbmi, normalised_by_length, packed_cbmi_weights
-from cbmi.progress import bar
+from cbmi.progress import bar, say
 from cbmi.training.stage_inputs import boundaries_of_words
 
 WINDOW = 10_000  # pairs read, sorted by length and scored at a time
@@ -49,7 +51,7 @@ class ScoredPair:
     target: str
     tokens: tuple[str, ...]  # sentencepiece pieces
     log_p_nmt: np.ndarray
-    log_p_lm: np.ndarray
+    log_p_lm: np.ndarray | None  # None: the run has no language model
     sentence_cbmi: float  # the mean of `cbmi`, rounded to six digits as in files
     token_weights: np.ndarray | None = None  # w_t
     sentence_weight: float | None = None  # w_s; known once the whole mini-batch is
@@ -57,8 +59,15 @@ class ScoredPair:
 
     @property
     def cbmi(self) -> np.ndarray:
-        """c = log p_NMT - log p_LM, in nats."""
+        """c = log p_NMT - log p_LM, in nats; NaN without a language model."""
+        if self.log_p_lm is None:
+            return np.full(len(self.log_p_nmt), np.nan)
         return self.log_p_nmt - self.log_p_lm
+
+    @property
+    def likelihood(self) -> float:
+        """The mean of log p_NMT over the tokens."""
+        return float(self.log_p_nmt.mean())
 
     @property
     def words(self) -> list[Word]:
@@ -77,10 +86,11 @@ class ScoredPair:
             "target": self.target,
             "pieces": list(self.tokens),
             "nmt": _rounded(self.log_p_nmt),
-            "lm": _rounded(self.log_p_lm),
-            "cbmi": _rounded(self.cbmi),
-            "sentence_cbmi": self.sentence_cbmi,
         }
+        if self.log_p_lm is not None:
+            record["lm"] = _rounded(self.log_p_lm)
+            record["cbmi"] = _rounded(self.cbmi)
+            record["sentence_cbmi"] = self.sentence_cbmi
         if self.token_weights is not None:
             record["token_weights"] = _rounded(self.token_weights)
         if self.sentence_weight is not None:
@@ -92,7 +102,10 @@ class ScoredPair:
     @classmethod
     def from_json(cls, record: Mapping[str, Any], where: str = "record") -> ScoredPair:
         """The pair that a line of `cbmi score` describes; `where` is for errors."""
-        for key in ("source", "target", "pieces", "nmt", "lm", "sentence_cbmi"):
+        keys = ["source", "target", "pieces", "nmt"]
+        if "lm" in record or "sentence_cbmi" in record:
+            keys += ["lm", "sentence_cbmi"]
+        for key in keys:
             if key not in record:
                 raise UserError(f"{where} has no {key!r}; give lines written by `cbmi score`.")
         length = len(record["pieces"])
@@ -112,8 +125,8 @@ class ScoredPair:
             target=record["target"],
             tokens=tuple(record["pieces"]),
             log_p_nmt=cast(np.ndarray, arrays["nmt"]),
-            log_p_lm=cast(np.ndarray, arrays["lm"]),
-            sentence_cbmi=float(record["sentence_cbmi"]),
+            log_p_lm=arrays["lm"],
+            sentence_cbmi=float(record.get("sentence_cbmi", np.nan)),
             token_weights=arrays["token_weights"],
             sentence_weight=record.get("sentence_weight"),
             weights=arrays["weights"],
@@ -131,6 +144,8 @@ def score_files(model: TrainedModel, files: Sequence[str], output: TextIO, spool
     wait in the file `spool` until it has been read.
     """
     scorer = PairScorer(model)
+    if not model.has_language_model:
+        say(without_cbmi(model))
     sentence_cbmi: list[float] = []
     lengths: list[int] = []
     filled: list[bool] = []
@@ -158,14 +173,22 @@ def score_files(model: TrainedModel, files: Sequence[str], output: TextIO, spool
     return len(sentence_weights)
 
 
+def without_cbmi(model: TrainedModel) -> str:
+    """What to say of scores that a run without a language model gives."""
+    return (
+        f"{model.run.path} has no language model, so there are neither CBMI nor weights, only "
+        "log p_NMT; train one with language_model: train."
+    )
+
+
 def _unrounded(pair: ScoredPair) -> dict[str, Any]:
     """As JSON with every digit: what is computed from it later is rounded once."""
-    return {
-        **pair.to_json(),
-        "nmt": pair.log_p_nmt.tolist(),
-        "lm": pair.log_p_lm.tolist(),
-        "token_weights": cast(np.ndarray, pair.token_weights).tolist(),
-    }
+    record = pair.to_json()
+    arrays = {"nmt": pair.log_p_nmt, "lm": pair.log_p_lm, "token_weights": pair.token_weights}
+    for key, values in arrays.items():
+        if values is not None:
+            record[key] = values.tolist()
+    return record
 
 
 def score_pairs(
@@ -187,15 +210,15 @@ class _BatchScores(NamedTuple):
     pairs: list[int]  # indices of its pairs
     target: Packed
     nmt: Tensor
-    lm: Tensor
+    lm: Tensor | None
 
 
 class PairScorer:
-    """Scores pairs with a run's translator and language model."""
+    """Scores pairs with a run's translator and, if it has one, language model."""
 
     def __init__(self, model: TrainedModel) -> None:
         self.model = model
-        self.language_model = model.language_model()
+        self.language_model = model.language_model() if model.has_language_model else None
         self.settings = _cbmi_settings(model)
         self.boundaries: Tensor | None = None  # (vocabulary,) where token weights are of words
         if self.settings.unit == "word":
@@ -207,8 +230,10 @@ class PairScorer:
         """Pairs in order, without what only the whole mini-batch decides: the sentence weights."""
         scored: dict[int, ScoredPair] = {}
         for batch in self._scores(pairs):
-            cbmi = batch.nmt - batch.lm
-            token_weights = self._token_weights(cbmi, batch.target).numpy()
+            cbmi = _cbmi(batch)
+            token_weights = None
+            if batch.lm is not None:
+                token_weights = self._token_weights(cbmi, batch.target).numpy()
             sentence_cbmi = sentence_means(cbmi, batch.target)
             ids = batch.target.ids.cpu().numpy()
             begin = 0
@@ -220,9 +245,9 @@ class PairScorer:
                     target=target,
                     tokens=tuple(self.model.target.pieces(ids[begin:end])),
                     log_p_nmt=batch.nmt.numpy()[begin:end],
-                    log_p_lm=batch.lm.numpy()[begin:end],
+                    log_p_lm=None if batch.lm is None else batch.lm.numpy()[begin:end],
                     sentence_cbmi=round(float(sentence_cbmi[place]), DIGITS),
-                    token_weights=token_weights[begin:end],
+                    token_weights=None if token_weights is None else token_weights[begin:end],
                 )
                 begin = end
             advance(len(batch.pairs))
@@ -232,10 +257,13 @@ class PairScorer:
     def sentence_scores(
         self, pairs: Sequence[Pair], advance: Advance = ignore_progress
     ) -> np.ndarray:
-        """(pairs, 2): sentence CBMI, and the mean of log p_NMT over the tokens; nothing else."""
+        """(pairs, 2): sentence CBMI, and the mean of log p_NMT over the tokens; nothing else.
+
+        Without a language model, CBMI is NaN.
+        """
         result = np.empty((len(pairs), 2))
         for batch in self._scores(pairs):
-            cbmi = sentence_means(batch.nmt - batch.lm, batch.target)
+            cbmi = sentence_means(_cbmi(batch), batch.target)
             likelihood = sentence_means(batch.nmt, batch.target)
             result[batch.pairs] = np.stack([cbmi, likelihood], axis=1).round(DIGITS)
             advance(len(batch.pairs))
@@ -246,8 +274,8 @@ class PairScorer:
         for batch, source, target in packed_batches(self.model, pairs):
             inputs = shift_right(target, BOS)
             scores = self.model.gold_scores(self.language_model, source, inputs, target.ids)
-            assert scores.lm is not None
-            yield _BatchScores(batch, target, scores.nmt.double().cpu(), scores.lm.double().cpu())
+            lm = None if scores.lm is None else scores.lm.double().cpu()
+            yield _BatchScores(batch, target, scores.nmt.double().cpu(), lm)
 
     def _token_weights(self, cbmi: Tensor, target: Packed) -> Tensor:
         layout = target.layout
@@ -269,7 +297,12 @@ class PairScorer:
         return words_of_tokens(self.boundaries[target.ids.cpu()], target.layout.sentence.cpu())
 
     def with_weights(self, pair: ScoredPair, sentence_weight: float) -> ScoredPair:
-        """Add the sentence's weight w_s, and w = w_t · w_s, scaled and clipped as in training."""
+        """Add the sentence's weight w_s, and w = w_t · w_s, scaled and clipped as in training.
+
+        A pair without token weights stays as it is.
+        """
+        if pair.token_weights is None:
+            return pair
         token_weights = torch.from_numpy(pair.token_weights)
         weights = self.settings.adjusted(token_weights * sentence_weight)
         return replace(pair, sentence_weight=sentence_weight, weights=weights.numpy())
@@ -296,6 +329,13 @@ class PairScorer:
         )
         result: list[float] = weights.sentence.tolist()
         return result
+
+
+def _cbmi(batch: _BatchScores) -> Tensor:
+    """(tokens,): NaN without a language model."""
+    if batch.lm is None:
+        return torch.full_like(batch.nmt, torch.nan)
+    return batch.nmt - batch.lm
 
 
 def sentence_means(values: Tensor, target: Packed) -> np.ndarray:

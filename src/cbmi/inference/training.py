@@ -47,11 +47,12 @@ def train_and_test(
     on_log: Callable[[dict[str, Any]], None] | None,
     progress: bool,
     restart: bool = False,
+    strict: bool = False,
 ) -> Path:
     """Train a run, then translate and score its test sets; returns the run directory."""
     settings = settings_of(config, changes)
     with _shown(progress):
-        run = train_run(settings, cast("OnRecord | None", on_log), restart)
+        run = train_run(settings, cast("OnRecord | None", on_log), restart, strict)
         if is_first_process():
             with run.lock():
                 score_test_sets(run)
@@ -59,12 +60,16 @@ def train_and_test(
 
 
 def prepare_data(
-    config: Config, changes: Mapping[str, Any], progress: bool, again: bool = False
+    config: Config,
+    changes: Mapping[str, Any],
+    progress: bool,
+    again: bool = False,
+    strict: bool = False,
 ) -> Path:
     """Learn the vocabulary and encode the corpus of a run; returns the run directory."""
     settings = settings_of(config, changes)
     with _shown(progress):
-        run: RunDirectory = prepare_only(settings, again)
+        run: RunDirectory = prepare_only(settings, again, strict)
     return run.path
 
 

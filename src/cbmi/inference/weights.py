@@ -24,7 +24,7 @@ from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
 from cbmi.objectives import NEEDS, Objective, build
 from cbmi.objectives.base import join
-from cbmi.progress import bar, say
+from cbmi.progress import bar, counted, say
 from cbmi.training import checkpoint as store
 from cbmi.training.batching.micro_batch import (
     MicroBatch,
@@ -72,7 +72,10 @@ def write_weights(model: TrainedModel, choice: dict[str, Any], output: TextIO, s
     for values in weights_by_line(weights, corpus):
         output.write(" ".join(f"{value:.6g}" for value in values) + "\n")
     mean = weights.mean(dtype=float)
-    say(f"Weighted {len(weights):,} target tokens of {len(corpus):,} pairs; mean weight {mean:.3f}")
+    say(
+        f"Weighted {counted(len(weights), 'target token')} of {counted(len(corpus), 'pair')}; mean "
+        f"weight {mean:.3f}"
+    )
 
 
 def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) -> np.ndarray:
@@ -131,7 +134,10 @@ class Part(NamedTuple):
 def mini_batches(
     model: TrainedModel, corpus: Corpus, groups: int | None = None
 ) -> Iterator[list[Part]]:
-    """The mini-batches of the run's first epoch; `groups`: tokens of those they are made of."""
+    """Mini-batches as in the run's first epoch, each pair once whatever the weights of corpora.
+
+    `groups`: tokens of those they are made of.
+    """
     batch = model.config.batch
     seed = model.config.seed
     step_tokens = store.read_state(model.folder).step_tokens

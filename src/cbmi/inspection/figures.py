@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.sentence_figure import MUTED, sentence_figure
 from cbmi.progress import say
 from cbmi.reporting.drawing import BLUE, FAINT, GREY, ORANGE, Picture, Plotter, drawn, plotting
+from cbmi.training.log import read_log
 from cbmi.training.run import RunDirectory
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _draw_histogram(axis: Axes, values: np.ndarray, name: str) -> None:
     label = f"mean {values.mean():.2f}, std {values.std():.2f}"
     axis.axvline(float(values.mean()), color=ORANGE, label=label)
     axis.set(xlabel=f"{name} CBMI, nats", ylabel=f"share of the {len(values):,} {name}s")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _frequency_figure(
@@ -114,7 +114,7 @@ def _frequency_figure(
         xlabel="occurrences of the token in training (above: tokens shown)",
         ylabel="CBMI, nats",
     )
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return figure
 
 
@@ -199,13 +199,14 @@ def _training_counts(model: TrainedModel) -> dict[str, int] | None:
 
 
 def _read_log(run: RunDirectory) -> list[_LogRecord]:
+    """What training logged, without the few steps before an interruption: they would be a kink."""
     if not run.log.exists():
         return []
+    every = run.config().log.every
+    logged: list[Any] = list(read_log(run.log))
+    regular = [values for values in logged if values["step"] % every == 0]
     records = []
-    for line in run.log.read_text(encoding="utf-8").splitlines():
-        if not line.endswith("}"):  # being written, or cut off by a crash
-            continue
-        values = json.loads(line)
+    for values in regular if len(regular) > 1 else logged:
         records.append(
             _LogRecord(
                 values["step"], values["stage"], values.get("cbmi_mean"), values.get("cbmi_std")

@@ -28,7 +28,8 @@ class HeatmapEntry:
 class _ModelView:
     """What the template shows of one model's figures."""
 
-    cbmi: float
+    name: str  # of the sentence's score: "CBMI", or "log p" without a language model
+    score: float
     sort: float
     weight: float | None
     words: list[WordCell]
@@ -44,7 +45,7 @@ class _SentenceView:
     note: str | None
     views: list[_ModelView]
     repeat: float  # the largest difference of CBMI between occurrences of one word
-    difference: float  # of sentence CBMI between the models
+    difference: float  # of the sentence's score between the models
 
 
 def write_heatmap(
@@ -56,8 +57,8 @@ def write_heatmap(
 ) -> None:
     """Write a page that needs no other file.
 
-    Pairs may lack weights. `introduction` is plain text. `models` names the models: one, or two if
-    the entries have an `other`.
+    Pairs may lack weights and, without a language model, CBMI. `introduction` is plain text.
+    `models` names the models: one, or two if the entries have an `other`.
     """
     sentences = [_sentence_view(entry, number) for number, entry in enumerate(entries, start=1)]
     view = {
@@ -67,16 +68,23 @@ def write_heatmap(
         "models": models,
         "factors": FACTORS,
         "repeated": REPEATED,
+        "coloured": any(_has_cbmi(entry) for entry in entries),
         "weighted": any(sentence.views[0].weight is not None for sentence in sentences),
     }
     page = render_page("cbmi.inspection", "heatmap.html.jinja", view, number=number_text)
     write_atomically(path, page)
 
 
+def _has_cbmi(entry: HeatmapEntry) -> bool:
+    pairs = [entry.pair] if entry.other is None else [entry.pair, entry.other]
+    return any(pair.log_p_lm is not None for pair in pairs)
+
+
 def _sentence_view(entry: HeatmapEntry, number: int) -> _SentenceView:
-    views = [_model_view(entry.pair)]
-    if entry.other is not None:
-        views.append(_model_view(entry.other))
+    pairs = [entry.pair] if entry.other is None else [entry.pair, entry.other]
+    # Only like is compared with like.
+    by_cbmi = all(pair.log_p_lm is not None for pair in pairs)
+    views = [_model_view(pair, by_cbmi) for pair in pairs]
     return _SentenceView(
         number=number,
         source=entry.pair.source,
@@ -87,11 +95,13 @@ def _sentence_view(entry: HeatmapEntry, number: int) -> _SentenceView:
     )
 
 
-def _model_view(pair: ScoredPair) -> _ModelView:
+def _model_view(pair: ScoredPair, by_cbmi: bool) -> _ModelView:
     cells = word_cells(pair)
+    score = pair.sentence_cbmi if by_cbmi else pair.likelihood
     return _ModelView(
-        cbmi=pair.sentence_cbmi,
-        sort=_sortable(pair.sentence_cbmi),
+        name="CBMI" if by_cbmi else "log p",
+        score=score,
+        sort=_sortable(score),
         weight=pair.sentence_weight,
         words=cells.words,
         repeat=cells.largest_repeat,

@@ -11,7 +11,7 @@ from cbmi.data.text import check_pairs, count_lines, read_pairs, report_repaired
 from cbmi.data.words import repeats, sums
 from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
-from cbmi.inference.scoring import Pair, ScoredPair, score_pairs
+from cbmi.inference.scoring import Pair, ScoredPair, score_pairs, without_cbmi
 from cbmi.inspection.figures import cbmi_figures
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import bar, say
@@ -55,12 +55,21 @@ def inspect_pairs(
     check_plotting()
     if pair is not None and not 1 <= pair <= len(pairs):
         raise UserError(f"--pair: {pair} is not between 1 and {len(pairs)}, the number of pairs.")
+    if figures is not None and not models[0].has_language_model:
+        raise UserError(
+            f"--figures: {models[0].run.path} has no language model, and the figures are of CBMI: "
+            "train one with language_model: train."
+        )
+    for model in models:
+        if not model.has_language_model:
+            say(without_cbmi(model))
     scored = [_scored_by(model, pairs) for model in models]
     names = [str(model.run.path) for model in models]
+    has_cbmi = any(model.has_language_model for model in models)
     write_heatmap(
         _entries(scored),
         page,
-        "What the translation owes to the source",
+        "What the translation owes to the source" if has_cbmi else "How likely the translation is",
         " and ".join(names),
         models=names,
     )

@@ -24,7 +24,7 @@ from cbmi.demo.corpus import write as write_demo
 from cbmi.errors import MissingExtra, UserError, import_extra
 from cbmi.files import disk_errors, swap_in, temporary_folder
 from cbmi.overrides import nearest
-from cbmi.progress import bar, say
+from cbmi.progress import bar, counted, say
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 CHUNK = 1 << 16  # bytes
@@ -192,7 +192,7 @@ def get_corpus(name: str, folder: Path) -> None:
             pairs = _check(part, places)
         else:
             pairs = _fetch(part, folder)
-        say(f"{folder}: {' and '.join(part.files)}, {pairs:,} pairs")
+        say(f"{folder}: {' and '.join(part.files)}, {counted(pairs, 'pair')}")
 
 
 def _fetch(part: CorpusPart, folder: Path) -> int:

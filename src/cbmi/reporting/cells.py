@@ -1,4 +1,4 @@
-"""The words of a scored pair as pages show them: coloured by CBMI, with figures for the tooltip."""
+"""The words of a scored pair as pages show them: coloured by CBMI, with values for the tooltip."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class WordCell:
     control: bool  # the end of the sentence, not text
     repeated: bool  # occurs again with a CBMI that differs by `REPEATED` or more
     nmt: float  # log p_NMT, the sum over its pieces
-    lm: float  # log p_LM
-    cbmi: float
+    lm: float | None  # log p_LM; None without a language model
+    cbmi: float | None
+    weight: float | None  # the mean of its pieces' token weights
     level: str  # the colour class
-    figures: str  # what the page's script puts into the tooltip, separated by "|"
+    values: str  # what the page's script reads: nmt, lm, cbmi and weight, separated by "|"
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,21 @@ def word_cells(pair: ScoredPair) -> WordCells:
     """What pages show of a pair's target: a cell per word, the end of sentence among them."""
     words = pair.words
     nmt = sums(words, pair.log_p_nmt.tolist())
-    lm = sums(words, pair.log_p_lm.tolist())
-    cbmi = sums(words, pair.cbmi.tolist())
+    lm: list[float] | list[None] = [None] * len(words)
+    cbmi: list[float] | list[None] = [None] * len(words)
+    differences: list[tuple[float, list[int]]] = []
+    if pair.log_p_lm is not None:
+        lm = sums(words, pair.log_p_lm.tolist())
+        cbmi = sums(words, pair.cbmi.tolist())
+        differences = repeats(words, cbmi)
     weights = _weights_of_words(pair, words)
-    differences = repeats(words, cbmi)
     marked: set[int] = set()
     for difference, places in differences:
         if difference >= REPEATED:
             marked.update(places)
     cells = []
     for place, word in enumerate(words):
+        values = (nmt[place], lm[place], cbmi[place], weights[place])
         cells.append(
             WordCell(
                 text="end" if word.control else word.text or "␣",
@@ -63,8 +69,9 @@ def word_cells(pair: ScoredPair) -> WordCells:
                 nmt=nmt[place],
                 lm=lm[place],
                 cbmi=cbmi[place],
+                weight=weights[place],
                 level=level(cbmi[place]),
-                figures=_figures(nmt[place], lm[place], cbmi[place], weights[place]),
+                values="|".join(_number_for_script(value) for value in values),
             )
         )
     largest = differences[0][0] if differences else 0.0
@@ -79,19 +86,22 @@ def _weights_of_words(pair: ScoredPair, words: list[Word]) -> list[float] | list
     return means(words, weights.tolist())
 
 
-def _figures(nmt: float, lm: float, cbmi: float, weight: float | None) -> str:
-    """p_NMT, p_LM, CBMI with its factor and, if there is one, the weight, separated by "|"."""
-    figures = [_probability(nmt), _probability(lm), f"{number_text(cbmi)} ({_factor(cbmi)})"]
-    if weight is not None:
-        figures.append(number_text(weight))
-    return "|".join(figures)
+def _number_for_script(value: float | None) -> str:
+    """A number as JavaScript reads it; nothing if there is none."""
+    if value is None or math.isnan(value):
+        return ""
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return f"{value:.4f}"
 
 
-def level(cbmi: float) -> str:
+def level(cbmi: float | None) -> str:
     """The colour class.
 
     "p1" to "p4" if the source makes a word more likely, "n1" to "n4" if less, "z" if neither.
     """
+    if cbmi is None:
+        return "z"
     step = 0
     for factor in FACTORS:
         if abs(cbmi) >= math.log(factor):
@@ -109,37 +119,3 @@ def number_text(value: float) -> str:
         return "∞" if value > 0 else "−∞"
     rounded = round(value, 2) + 0.0  # adding 0 turns −0 into 0
     return f"{rounded:.2f}".replace("-", "−")
-
-
-def _probability(logarithm: float) -> str:
-    """The probability with this natural logarithm.
-
-    A percentage, or "1 in …" if the percentage would have only zeros.
-    """
-    if math.isnan(logarithm):
-        return "–"
-    probability = math.exp(min(logarithm, 0.0))
-    if probability >= 0.1:
-        return f"{probability:.0%}"
-    if probability >= 0.001:
-        return f"{probability:.1%}"
-    if probability <= 1e-9:
-        return "below 1 in a billion"
-    return f"1 in {_two_digits(1 / probability)}"
-
-
-def _factor(cbmi: float) -> str:
-    """`cbmi` as a factor between probabilities: "×20" for about 3, "÷20" for about −3."""
-    if math.isnan(cbmi):
-        return "–"
-    size = math.exp(min(abs(cbmi), math.log(1e6)))
-    digits = f"{size:.1f}" if size < 9.95 else _two_digits(size)
-    sign = "×" if cbmi >= 0 else "÷"
-    more = "> " if size >= 999_999 else ""
-    return f"{more}{sign}{digits}"
-
-
-def _two_digits(value: float) -> str:
-    """Rounded to two significant digits, such as "1,200"."""
-    rounded = float(f"{value:.2g}")
-    return f"{rounded:,.0f}"

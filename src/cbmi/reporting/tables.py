@@ -96,8 +96,10 @@ def bin_label(low: float | None, high: float | None, compact: bool = False) -> s
         return "all"
     space = "" if compact else " "
     if low is None:
-        return f"≤{space}{high:g}"
-    if high is None:
-        return f">{space}{low:g}"
-    between = "…" if compact else " to "
-    return f"{low:g}{between}{high:g}"
+        text = f"≤{space}{high:g}"
+    elif high is None:
+        text = f">{space}{low:g}"
+    else:
+        between = "…" if compact else " to "
+        text = f"{low:g}{between}{high:g}"
+    return text.replace("-", "−")

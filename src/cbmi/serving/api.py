@@ -14,6 +14,7 @@ LONGEST = 2_000  # characters of a sentence
 MOST = 64  # sentences of a request
 
 Text = Annotated[str, Field(max_length=LONGEST)]
+OfLanguageModel = float | None  # None: the run has no language model
 
 
 class TranslateRequest(Body):
@@ -38,35 +39,28 @@ class ScoreRequest(Body):
     pairs: Annotated[list[Pair], Field(min_length=1, max_length=MOST)]
 
 
-class WordFigures(Body):
-    """A word of a translation; CBMI = log p_NMT − log p_LM, in nats."""
+class ScoredWord(Body):
+    """A word of a translation. Logarithms are natural; a word's are the sums over its pieces."""
 
-    text: str
-    space: Annotated[bool, Field(description="whether a space precedes it")]
-    end: Annotated[bool, Field(description="whether it is the end of the sentence")]
-    nmt: Annotated[float, Field(description="log p_NMT")]
-    lm: Annotated[float, Field(description="log p_LM")]
-    cbmi: float
-    level: Annotated[
-        str,
-        Field(
-            description="colour: p1 to p4 more likely with the source, n1 to n4 less, z the same"
-        ),
-    ]
-    figures: Annotated[
-        str, Field(description="p_NMT, p_LM, CBMI and the token's weight as people read them")
-    ]
+    text: Annotated[str, Field(description="empty for the end of the sentence")]
+    start: Annotated[int, Field(description="place of its first character in the target")]
+    end: Annotated[int, Field(description="place after its last character")]
+    log_p: Annotated[float, Field(description="log p_NMT")]
+    log_p_lm: OfLanguageModel
+    cbmi: Annotated[OfLanguageModel, Field(description="log_p − log_p_lm")]
+    weight: Annotated[OfLanguageModel, Field(description="mean token weight of its pieces")]
     invented: Annotated[
         bool, Field(description="a content word that owes the source next to nothing")
     ]
 
 
 class Scored(Body):
-    """A translation with its words."""
+    """A translation with its words; the last one is the end of the sentence."""
 
-    target: str
-    sentence_cbmi: float
-    words: list[WordFigures]
+    target: Annotated[str, Field(description="on one line, as the model reads it")]
+    log_p: Annotated[float, Field(description="mean of log p_NMT over the tokens")]
+    cbmi: Annotated[OfLanguageModel, Field(description="mean over the tokens")]
+    words: list[ScoredWord]
 
 
 class ScoredHypothesis(Scored):
@@ -75,7 +69,7 @@ class ScoredHypothesis(Scored):
     score: Annotated[
         float, Field(description="log-probability over length to the power of length_penalty")
     ]
-    log_probability: float
+    log_probability: Annotated[float, Field(description="of the whole translation")]
 
 
 class TranslateAnswer(Body):
@@ -135,6 +129,14 @@ def openapi() -> dict[str, Any]:
             schemas.update(schema.pop("$defs", {}))
             schemas[kind.__name__] = schema
         paths[path] = {"post": _operation(endpoint)}
+    translate = paths["/translate"]["post"]
+    text = {"schema": {"type": "string"}}
+    translate["description"] = (
+        "Also plain text: sent as text/plain, one sentence per line, it is answered in kind, with "
+        "the best translation of each line. The query may have beam and length_penalty."
+    )
+    translate["requestBody"]["content"]["text/plain"] = text
+    translate["responses"]["200"]["content"]["text/plain"] = text
     paths["/health"] = {
         "get": {
             "summary": "Whether the server is ready.",
@@ -202,4 +204,6 @@ def _kind(field: Mapping[str, Any]) -> str:
         return f"list of {_kind(field['items'])}"
     if "$ref" in field:
         return str(field["$ref"]).rpartition("/")[2]
+    if "anyOf" in field:
+        return " or ".join(_kind(choice) for choice in field["anyOf"])
     return str(field.get("type", ""))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from cbmi.data.prepare import open_corpus
 from cbmi.data.vocabulary import SPECIALS, Vocabulary
 from cbmi.data.words import OUTER_PUNCTUATION, WORD_START, Word
+from cbmi.errors import UserError
 from cbmi.inference.model import LONGEST_LINE, TrainedModel
 from cbmi.inference.scoring import DIGITS, PairScorer, ScoredPair
 from cbmi.progress import say
@@ -26,9 +30,9 @@ from cbmi.serving.api import (
     MOST,
     Scored,
     ScoredHypothesis,
+    ScoredWord,
     ScoreRequest,
     TranslateRequest,
-    WordFigures,
     field_rows,
     openapi,
 )
@@ -38,9 +42,12 @@ from cbmi.serving.web import (
     address,
     allowed_hosts,
     application,
+    checked,
     listen,
+    media_type,
     page,
     read_body,
+    read_content,
     serve,
 )
 
@@ -50,6 +57,12 @@ INVENTED = math.log(2)  # a content word whose CBMI is below it owes the source 
 COMMON = 0.04
 BYTES = 256  # pieces of single bytes, after the special ones
 WORK = 8 * 2_000  # characters times beam that are computed at a time
+TEXT = "text/plain"
+# Text that a vocabulary without byte pieces does not know, and what sentencepiece makes of it.
+UNKNOWN_PIECE = "<unk>"
+UNKNOWN_MARK = "⁇"
+EXAMPLES_SHOWN = 3
+EXAMPLE_PIECES = (6, 30)  # the fewest and the most
 CHECK_EVERY = 0.5  # seconds between two looks at whether the client is still there
 
 
@@ -94,6 +107,8 @@ class Inspector:
         data = self.model.config.data
         view = {
             "run": str(self.model.run.path),
+            "coloured": self.model.has_language_model,
+            "examples": self._examples(),
             "source": data.source,
             "target": data.target,
             "factors": FACTORS,
@@ -101,6 +116,19 @@ class Inspector:
             "most": MOST,
         }
         return page("inspector.html.jinja", view)
+
+    def _examples(self) -> list[str]:
+        """A few sources of the validation set, if it is there."""
+        with suppress(UserError):
+            source = open_corpus(self.model.run.path, "valid").source
+            fewest, most = EXAMPLE_PIECES
+            fitting = np.flatnonzero((source.lengths >= fewest) & (source.lengths <= most))
+            texts = []
+            for place in fitting[:50]:
+                ids = source.select(np.array([place])).ids
+                texts.append(self.model.source.decode(ids.tolist()))
+            return list(dict.fromkeys(texts))[:EXAMPLES_SHOWN]
+        return []
 
     async def _docs(self, request: Request) -> Response:
         api = openapi()
@@ -122,7 +150,38 @@ class Inspector:
         return JSONResponse({"status": "ready", "source": data.source, "target": data.target})
 
     async def _translate(self, request: Request) -> Response:
+        if media_type(request) == TEXT:
+            return await self._translate_text(request)
         wanted = await read_body(request, TranslateRequest)
+        return JSONResponse({"translations": await self._translations(request, wanted)})
+
+    async def _translate_text(self, request: Request) -> Response:
+        """Lines of text for lines of text; settings are in the query."""
+        # Unlike JSON, any page may send text to any server.
+        origin = request.headers.get("origin")
+        own = f"{request.url.scheme}://{request.headers.get('host')}"
+        if origin is not None and origin != own:
+            raise HTTPException(403, "Pages of other servers may not send text here.")
+        try:
+            text = (await read_content(request)).decode()
+        except UnicodeDecodeError:
+            raise HTTPException(400, "The text is not valid UTF-8.") from None
+        lines = text.removesuffix("\n").split("\n")
+        values: dict[str, Any] = {"source": lines}
+        for key, value in request.query_params.items():
+            if key not in ("beam", "length_penalty"):
+                raise HTTPException(422, f"{key}: the query may have beam and length_penalty only.")
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
+            values[key] = value
+        wanted = checked(TranslateRequest, values)
+        best = []
+        for answers in await self._translations(request, wanted):
+            best.append(answers[0]["target"] if answers else "")
+        return PlainTextResponse("".join(f"{line}\n" for line in best))
+
+    async def _translations(self, request: Request, wanted: TranslateRequest) -> list[Any]:
+        """The n best translations of each source."""
         if wanted.nbest > wanted.beam:
             raise HTTPException(
                 422, f"nbest: {wanted.nbest} is more than the beam's width, {wanted.beam}."
@@ -135,8 +194,7 @@ class Inspector:
             return wanted.beam * len(text)
 
         search = _SearchKey(wanted.beam, wanted.length_penalty, wanted.nbest)
-        translations = await self._submit(request, search, sources, cost)
-        return JSONResponse({"translations": translations})
+        return await self._submit(request, search, sources, cost)
 
     async def _score(self, request: Request) -> Response:
         wanted = await read_body(request, ScoreRequest)
@@ -199,9 +257,7 @@ class Inspector:
             for hypothesis in hypotheses:
                 own = self._scored(next(scored))
                 translation = ScoredHypothesis(
-                    target=own.target,
-                    sentence_cbmi=own.sentence_cbmi,
-                    words=own.words,
+                    **own.model_dump(),
                     score=hypothesis.score,
                     log_probability=hypothesis.log_probability,
                 )
@@ -211,23 +267,31 @@ class Inspector:
 
     def _scored(self, pair: ScoredPair) -> Scored:
         """What the API says of a pair."""
-        figures = []
+        scored = []
+        target = ""
         for word, cell in zip(pair.words, word_cells(pair).words, strict=True):
-            invented = cell.cbmi < INVENTED and self._is_content_word(word, pair.tokens)
-            figures.append(
-                WordFigures(
-                    text=cell.text,
-                    space=cell.space,
-                    end=cell.control,
-                    nmt=round(cell.nmt, DIGITS),
-                    lm=round(cell.lm, DIGITS),
-                    cbmi=round(cell.cbmi, DIGITS),
-                    level=cell.level,
-                    figures=cell.figures,
-                    invented=invented,
+            text = "" if word.control else word.text.replace(UNKNOWN_PIECE, UNKNOWN_MARK)
+            start = len(target) + (word.space and not word.control)
+            target = target.ljust(start) + text
+            is_invented = cell.cbmi is not None and cell.cbmi < INVENTED
+            scored.append(
+                ScoredWord(
+                    text=text,
+                    start=start,
+                    end=len(target),
+                    log_p=round(cell.nmt, DIGITS),
+                    log_p_lm=_rounded(cell.lm),
+                    cbmi=_rounded(cell.cbmi),
+                    weight=_rounded(cell.weight),
+                    invented=is_invented and self._is_content_word(word, pair.tokens),
                 )
             )
-        return Scored(target=pair.target, sentence_cbmi=pair.sentence_cbmi, words=figures)
+        return Scored(
+            target=target,
+            log_p=round(pair.likelihood, DIGITS),
+            cbmi=None if pair.log_p_lm is None else pair.sentence_cbmi,
+            words=scored,
+        )
 
     def _is_content_word(self, word: Word, pieces: Sequence[str]) -> bool:
         """Whether a word is neither punctuation nor one of the commonest words.
@@ -242,7 +306,8 @@ class Inspector:
                 spelt.append(pieces[place])
         if len(spelt) > 1:
             return True
-        first_rare = SPECIALS + BYTES + COMMON * len(self.model.target)
+        single_bytes = BYTES if self.model.target.has_bytes() else 0
+        first_rare = SPECIALS + single_bytes + COMMON * len(self.model.target)
         return self.model.target.id_of(spelt[0]) >= first_rare
 
 
@@ -253,6 +318,10 @@ def _check_length(where: str, vocabulary: Vocabulary, text: str) -> None:
         raise HTTPException(
             422, f"{where}: {pieces:,} pieces are more than the model reads, {LONGEST_LINE:,}."
         )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)
 
 
 def _one_line(text: str) -> str:

@@ -60,11 +60,32 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def media_type(request: Request) -> str:
+    """What a request says that its body is."""
+    return request.headers.get("content-type", "").split(";")[0].strip().lower()
+
+
 async def read_body(request: Request, kind: type[BodyType]) -> BodyType:
     """The JSON of a request as a `kind`. Anything else raises an error of one sentence."""
-    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != "application/json":
+    if media_type(request) != "application/json":
         raise HTTPException(415, "The request should be JSON, with Content-Type: application/json.")
+    try:
+        values = json.loads(await read_content(request))
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "The request is not valid JSON in UTF-8.") from None
+    return checked(kind, values)
+
+
+def checked(kind: type[BodyType], values: Any) -> BodyType:
+    """The values of a request as a `kind`."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise HTTPException(422, f"{sentence_of(error)}.") from None
+
+
+async def read_content(request: Request) -> bytes:
+    """The body of a request, within limits of size and time."""
     content = bytearray()
     try:
         async with asyncio.timeout(PATIENCE):
@@ -74,12 +95,7 @@ async def read_body(request: Request, kind: type[BodyType]) -> BodyType:
                     raise HTTPException(413, f"The request is over {LARGEST_BODY:,} bytes.")
     except TimeoutError:
         raise HTTPException(408, f"The request was not complete after {PATIENCE} s.") from None
-    try:
-        return kind.model_validate(json.loads(content))
-    except ValidationError as error:
-        raise HTTPException(422, f"{sentence_of(error)}.") from None
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "The request is not valid JSON in UTF-8.") from None
+    return bytes(content)
 
 
 class HostNames(NamedTuple):

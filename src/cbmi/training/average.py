@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from cbmi.errors import UserError
-from cbmi.progress import say
+from cbmi.progress import counted, say
 from cbmi.training import checkpoint as store
 from cbmi.training.run import RunDirectory
 
@@ -28,13 +28,13 @@ def average_checkpoints(run: RunDirectory, count: int, kind: Literal["last", "be
     if kind == "best":
         # The best last, as the newest is.
         candidates = store.best_first(states, newest)[::-1]
-        described = "validated checkpoints of its last stage"
+        described = "validated checkpoint"
     else:
         candidates = [folder for folder in folders if states[folder].stage == newest.stage]
-        described = "checkpoints of its last stage"
+        described = "checkpoint"
     if len(candidates) < count:
         raise UserError(
-            f"{run.path} has {len(candidates)} {described}, not {count}: "
+            f"{run.path} has {counted(len(candidates), described)} of its last stage, not {count}: "
             f"ask for fewer, or keep more (checkpoints.keep_{kind})."
         )
     chosen = sorted(candidates[-count:], key=store.step_of)

@@ -254,10 +254,13 @@ def states_of(checkpoints: Path) -> dict[Path, TrainingState]:
 
 
 def best_first(states: Mapping[Path, TrainingState], now: TrainingState) -> list[Path]:
-    """The checkpoints of this stage that were validated as it is now, the best first."""
+    """The checkpoints of this stage that were validated as it is now, the best first.
+
+    Those of older versions do not say how they were validated.
+    """
     scores = {}
     for folder, state in states.items():
-        is_comparable = state.stage == now.stage and state.scored_by == now.scored_by
+        is_comparable = state.stage == now.stage and state.scored_by in ("", now.scored_by)
         if is_comparable and state.score is not None:
             scores[folder] = state.score
     return sorted(scores, key=lambda folder: scores[folder], reverse=True)

@@ -40,7 +40,10 @@ def complete_settings(config: RunSettings) -> RunSettings:
         return config
     own = RunDirectory(config.output)
     known = own if own.config_file.exists() else RunDirectory(config.initialize)
-    data = config.data.model_copy(update={"vocabulary": known.config().data.vocabulary})
+    # Its files are not needed any more: the run has a copy.
+    without_files = {"model": None, "source": None, "target": None}
+    vocabulary = known.config().data.vocabulary.model_copy(update=without_files)
+    data = config.data.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"data": data})
 
 
@@ -56,8 +59,9 @@ def check_run(config: RunSettings) -> list[Objective]:
 
 def check_files(config: RunSettings) -> None:
     """Refuse files that do not exist."""
-    paths = [*config.data.train, *(config.data.valid or ())]
-    for files in config.data.test.values():
+    data = config.data
+    paths = [*data.train_files(), *(data.valid or ()), *(data.vocabulary.files() or ())]
+    for files in data.test.values():
         paths += files
     for path in paths:
         if not Path(path).is_file():
@@ -205,7 +209,10 @@ def starting_point(config: RunSettings) -> Path:
                 f"initialize: {run.path} has model.{name} {their_size}, but this run has "
                 f"{own_size}."
             )
-    if theirs.data.vocabulary != config.data.vocabulary:
+    ours = config.data.vocabulary
+    other = theirs.data.vocabulary
+    are_learnt = ours.files() is None and other.files() is None
+    if ours.shared != other.shared or (are_learnt and ours.size != other.size):
         raise UserError(f"initialize: {run.path} has another data.vocabulary than this run.")
     folder = run.best.resolve()
     problem = damage(folder, [TRANSLATOR, LANGUAGE_MODEL])

@@ -289,9 +289,9 @@ class LiveRun:
         if state.scored_by not in ("", scored_by) and state.best_score is not None:
             state.best_score = None
             state.stale = 0
+            state.scored_by = scored_by
             if self.world.first:
                 say("Validation has changed, so the best checkpoint is chosen again from now on.")
-        state.scored_by = scored_by
 
     def _best_remaining(self) -> tuple[int | None, float | None]:
         """The stage's best step and its score.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,8 +31,10 @@ from cbmi.training.checkpoint import states_of
 from cbmi.training.revision import FREE_TO_CHANGE, Progress, revise
 from cbmi.yaml_text import dump_yaml
 
+GIVEN_VOCABULARY = ("data.vocabulary.model", "data.vocabulary.source", "data.vocabulary.target")
 # What weights are of: a run with another cannot start from them.
 OF_THE_WEIGHTS = ("model", "data.vocabulary", "initialize")
+
 
 class RunDirectory:
     """The names of what lies in a run directory."""
@@ -112,21 +115,36 @@ class RunDirectory:
             )
         write_atomically(self.config_file, dump_yaml(config.plain()))
 
+    def check_changes(self, config: RunSettings) -> None:
+        """Refuse what `adopt` would refuse, and say what it would change; nothing is written."""
+        config = _resolved(config)
+        if self.begun:
+            self._accepted(config)
+        elif self.prepared and self.changes(config):
+            raise self._other_settings(self.changes(config))
+
     def _revise(self, config: RunSettings) -> None:
         """Refuse settings that contradict what has been computed; write down what else changes."""
+        progress = self._progress()
+        accepted = self._accepted(config)
+        if accepted and progress is not None:
+            self._write_history(progress, accepted)
+
+    def _accepted(self, config: RunSettings) -> list[Change]:
+        """What changes from the next step on, which is said; the rest is refused."""
         progress = self._progress()
         if progress is None:  # resuming will say what is wrong with the checkpoints
             changes = self.changes(config)
             if changes:
                 raise self._other_settings(changes)
-            return
+            return []
         revision = revise(_resolved(self._known_config()), config, progress)
         refused = [change for change in revision.refused if not self._is_moved_file(change)]
         if refused:
             raise self._other_settings(refused, progress)
         if revision.accepted:
             say(f"From step {progress.step + 1:,} on: {describe_changes(revision.accepted)}.")
-            self._write_history(progress, revision.accepted)
+        return revision.accepted
 
     def _progress(self) -> Progress | None:
         """Where the newest checkpoint that can be read stands."""
@@ -251,9 +269,10 @@ class RunDirectory:
 
         Files may move: their content is compared with what was prepared.
         """
-        key, _, index = change.path.rpartition(".")
-        is_file = key in ("data.train", "data.valid") and index.isdigit()
-        return is_file and (self.data / "train").exists()
+        are_names = isinstance(change.old, str) and isinstance(change.new, str)
+        is_text = re.fullmatch(r"data\.(train|valid)(\.\d+\.files)?\.\d+", change.path)
+        is_file = is_text is not None or change.within(*GIVEN_VOCABULARY)
+        return are_names and is_file and (self.data / "train").exists()
 
     def _remove_if_empty(self) -> None:
         """A run that was refused before anything was made leaves nothing behind.

@@ -21,6 +21,7 @@ from cbmi.model.layers import POSITIONS
 from cbmi.objectives import Objective
 from cbmi.training.batching.builder import Batch, BatchBuilder, Segmentation
 from cbmi.training.batching.loader import Loader
+from cbmi.training.batching.mixing import mixing_of
 from cbmi.training.cache import LanguageModelScorer, ScoreCache, fill_cache
 from cbmi.training.graph import EagerSteps, GraphSteps
 from cbmi.training.live_run import LiveRun
@@ -152,8 +153,10 @@ def can_use_graph(live: LiveRun, longest: int) -> bool:
 
 
 def _batch_builder(
-    live: LiveRun, stage: StageSettings, segmentations: Sequence[Segmentation]
+    live: LiveRun, stage: StageSettings, segmentations: Sequence[Segmentation], mix: bool = True
 ) -> BatchBuilder:
+    """`mix`: whether an epoch has the pairs of corpora as often as their weights say."""
+    mixing = mixing_of(segmentations[0].corpus.meta, live.config.data) if mix else None
     return BatchBuilder(
         segmentations=segmentations,
         step_tokens=live.state.step_tokens,
@@ -161,6 +164,7 @@ def _batch_builder(
         seed=live.config.seed,
         world=live.world,
         group_tokens=stage.groups,
+        mixing=mixing,
     )
 
 
@@ -237,7 +241,7 @@ def _cached_scores(
         shared = live.config.data.vocabulary.shared
         vocabulary = vocabulary_files(live.run.vocab, shared)[1]
         identity = cache.identity(language_model, vocabulary, live.precision)
-    builder = _batch_builder(live, stage, [Segmentation(corpus, {})])
+    builder = _batch_builder(live, stage, [Segmentation(corpus, {})], mix=False)
     scorer = LanguageModelScorer(language_model, live.precision, live.world, asked_to_stop)
     # Batches round differently: a cache that is made again has those that it was first made over.
     return fill_cache(cache, identity, scorer, builder, live.state.stage_epoch)

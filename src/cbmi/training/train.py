@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from cbmi.config import RunSettings
+from cbmi.data.languages import remarks_on
 from cbmi.data.prepare import open_corpus, open_training_corpora, prepare_corpora
 from cbmi.data.statistics import Statistics
 from cbmi.errors import TrainingStopped, UserError
@@ -28,12 +29,16 @@ from cbmi.training.world import World, join_world
 
 
 def train_run(
-    config: RunSettings, on_record: OnRecord | None = None, restart: bool = False
+    config: RunSettings,
+    on_record: OnRecord | None = None,
+    restart: bool = False,
+    strict: bool = False,
 ) -> RunDirectory:
     """Train a run to its end, or resume it.
 
     Raises `TrainingStopped` if it was asked to stop before the end. `on_record` is called with
     every record of the log. `restart`: set aside what was trained before, and start from scratch.
+    `strict`: refuse data that look wrong.
     """
     config = complete_settings(config)
     objectives = check_run(config)
@@ -44,7 +49,7 @@ def train_run(
                 # torchrun restarts with the same command: what it has trained meanwhile stays.
                 if restart and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
                     _set_aside(run, config)
-                prepare_run(config, run, objectives)
+                prepare_run(config, run, objectives, strict=strict)
                 world.barrier()
                 _train(config, run, objectives, world, on_record)
         else:
@@ -62,32 +67,39 @@ def _set_aside(run: RunDirectory, config: RunSettings) -> None:
         )
 
 
-def prepare_only(config: RunSettings, again: bool = False) -> RunDirectory:
+def prepare_only(config: RunSettings, again: bool = False, strict: bool = False) -> RunDirectory:
     """Learn the vocabulary and encode the corpus of a run, without training.
 
-    `again`: encode the corpus again, with the existing vocabulary.
+    `again`: encode the corpus again, with the existing vocabulary. `strict`: refuse data that look
+    wrong.
     """
     config = complete_settings(config)
     objectives = check_run(config)
     run = RunDirectory(config.output)
     with run.lock():
-        prepare_run(config, run, objectives, again)
+        prepare_run(config, run, objectives, again, strict)
     return run
 
 
 def prepare_run(
-    config: RunSettings, run: RunDirectory, objectives: Sequence[Objective], again: bool = False
+    config: RunSettings,
+    run: RunDirectory,
+    objectives: Sequence[Objective],
+    again: bool = False,
+    strict: bool = False,
 ) -> None:
     """Make this the directory of the run, or leave it as it was.
 
     Makes what is missing: the vocabulary, the encoded corpora, and what the objectives need to know
-    of them. `again`: the corpora are encoded again.
+    of them. `again`: the corpora are encoded again. `strict`: data that look wrong are refused.
     """
     prepared = run.prepared
     before = run.settings_files() if prepared else {}
     run.adopt(config)
     try:
         check_texts(config)
+        if strict or again or not (run.data / "train").exists():
+            _look_at(config, strict)
         if config.initialize and not run.vocab.exists():
             with atomic_folder(run.vocab) as temporary:
                 theirs = RunDirectory(config.initialize).vocab
@@ -104,6 +116,14 @@ def prepare_run(
             else:
                 write_atomically(file, content)
         raise
+
+
+def _look_at(config: RunSettings, strict: bool) -> None:
+    """Say what is obviously wrong with the training data, or refuse it."""
+    for remark in remarks_on(config.data):
+        if strict:
+            raise UserError(remark)
+        say(f"{remark} (--strict refuses such data.)")
 
 
 def _statistics(run: RunDirectory) -> list[Statistics]:

@@ -16,6 +16,7 @@ from cbmi.errors import UserError
 from cbmi.objectives import Objective
 from cbmi.progress import Bar, bar, say
 from cbmi.signals import stop_signals
+from cbmi.training.batching.mixing import mixing_of
 from cbmi.training.cache import Interrupted
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import Figures, OnRecord, TrainingLog, figures
@@ -75,8 +76,17 @@ class Trainer:
             if not self._stage_over():
                 with suppress(Interrupted):
                     self._train_stage(number, log)
+            elif not self.state.stage_done:
+                self._end_stage_here(log)
             if self.stopping:
                 break
+
+    def _end_stage_here(self, log: TrainingLog | None) -> None:
+        """A stage that was cut short to the steps that are done ends as any other does."""
+        if self.validator is not None and self.state.score is None:
+            self._validate(log)
+        self.state.stage_done = True
+        self.live.save()
 
     def summary(self) -> str:
         """What is trained on what, for the person at the terminal."""
@@ -92,11 +102,14 @@ class Trainer:
         weights = sum(p.numel() for p in self.live.translator.network.parameters())
         tokens = self.state.step_tokens
         lengths = self.statistics[0].corpus.lengths()
-        steps = max(1, round(int(lengths.sum(axis=1).max()) / tokens))
+        mixing = mixing_of(self.statistics[0].corpus.meta, self.config.data)
+        share = mixing.share() if mixing else 1
+        steps = max(1, round(int(lengths.sum(axis=1).max()) * share / tokens))
         too_long = int((lengths.max(axis=0) > tokens).sum())
         remark = ""
         if too_long:
-            remark = f"; {too_long:,} pairs are longer than that, and each is a step of its own"
+            longer = "1 pair is" if too_long == 1 else f"{too_long:,} pairs are"
+            remark = f"; {longer} longer than that, and each is a step of its own"
         return (
             f"Training on {name}, in {precision}: a translator of {weights / 1e6:,.1f} million "
             f"weights, {tokens:,} tokens per step, about {steps:,} steps per epoch{remark}"

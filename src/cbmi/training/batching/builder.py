@@ -15,6 +15,7 @@ from cbmi.training.batching.micro_batch import (
     TokenValues,
     pin_micro_batch,
 )
+from cbmi.training.batching.mixing import Mixing
 from cbmi.training.batching.plan import EpochPlan, Groups, split
 from cbmi.training.seeds import seed_for
 from cbmi.training.work import Work
@@ -50,13 +51,16 @@ class BatchBuilder:
     seed: int
     world: World
     group_tokens: int | None = None  # with padding, where steps are made of groups of like length
+    mixing: Mixing | None = None  # of corpora with weights
 
     def segmentation(self, epoch: int) -> Segmentation:
         return self.segmentations[epoch % len(self.segmentations)]
 
     def plan(self, epoch: int) -> EpochPlan:
         lengths = self.segmentation(epoch).lengths
-        return EpochPlan(lengths, self.step_tokens, self.seed, epoch, self.group_tokens)
+        return EpochPlan(
+            lengths, self.step_tokens, self.seed, epoch, self.group_tokens, self.mixing
+        )
 
     def segmentations_of(self, epoch: int, batch: int, steps: int) -> set[int]:
         """The numbers of those that so many steps from a place in an epoch on will use."""

@@ -1,6 +1,7 @@
 """Which pairs a step trains on: a pure function of (seed, epoch, batch).
 
-An epoch's pairs are shuffled and cut into batches. Every pair is used once. Batches are laid end to
+An epoch's pairs are shuffled and cut into batches. Every pair is used once, unless corpora have
+weights. Batches are laid end to
 end without padding, so they hold sentences of random lengths, or, where asked for, a few groups of
 sentences of like length. A step's batch is the same however many devices share it; `split` deals it
 out.
@@ -11,6 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+
+from cbmi.training.batching.mixing import Mixing
 
 GROUPS_KEY = 2**63 - 1  # in place of an epoch: groups are the same in all of them
 GROUP_MULTIPLE = 8  # sentences of a group, unless it has fewer
@@ -31,14 +34,23 @@ class EpochPlan:
     """The batches of one epoch."""
 
     def __init__(
-        self, lengths: np.ndarray, tokens: int, seed: int, epoch: int, group: int | None = None
+        self,
+        lengths: np.ndarray,
+        tokens: int,
+        seed: int,
+        epoch: int,
+        group: int | None = None,
+        mixing: Mixing | None = None,
     ) -> None:
         """`lengths` (2, pairs): pieces of source and target.
 
         A batch has at most `tokens` on either side. `group`: tokens of a group, with padding; a
-        batch is made of `tokens // group` of them.
+        batch is made of `tokens // group` of them. `mixing`: which pairs the epoch has; None: each
+        once.
         """
         random = _random(seed, epoch)
+        drawn = np.arange(lengths.shape[1]) if mixing is None else mixing.draw(seed, epoch)
+        lengths = lengths[:, drawn]
         self.groups_per_batch = 1
         self.group_bounds: np.ndarray | None = None
         if group is None:
@@ -54,6 +66,7 @@ class EpochPlan:
             self.group_bounds = np.cumsum([0, *(len(pairs) for pairs in shuffled)])
             begins = self.group_bounds[: -1 : self.groups_per_batch]
             self.bounds = np.append(begins, len(self.order))
+        self.order = drawn[self.order]
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

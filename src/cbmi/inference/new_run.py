@@ -1,0 +1,115 @@
+"""`cbmi init`: a commented run file for given files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cbmi.data.languages import CODES, base_code
+from cbmi.data.text import check_pairs
+from cbmi.errors import UserError
+
+COMPRESSED = (".gz", ".xz", ".zst")
+SMALL = 100_000  # pairs from which on a larger model pays
+VALIDATIONS = 20  # of a stage
+EPOCHS = 20
+PIECES = 27  # of a sentence, on average
+
+TEMPLATE = """\
+# Train with: cbmi train {path}
+# What every key means: docs/guide.md, or `cbmi train --dry-run {path}` for what it would do.
+output: {output}  # the run directory: checkpoints, log, everything
+
+data:
+  source: {source}  # language codes
+  target: {target}
+  train: {train}
+{valid}
+{test}
+  vocabulary: {{size: {size}}}  # pieces, for both sides together
+
+model: {model}  # tiny, small, base or big
+batch: {{tokens: {tokens}}}  # pieces per step
+optimizer: {{warmup: {warmup}, schedule: linear}}  # the learning rate rises, then falls to zero
+ema: 0.999  # averaged weights are validated and used
+
+stages:
+  # First the translator alone, with a language model beside it.
+  - {{name: pretrain, objective: ce, language_model: train, steps: {steps}}}
+  # Then tokens that depend on the source count more.
+  - {{name: adapt, objective: cbmi, language_model: cached, steps: {half}}}
+
+validate: {{every: {every}}}  # steps; the checkpoint with the best BLEU is kept
+"""
+
+
+def language_of(file: str) -> str | None:
+    """The language that a file is named after: de of train.de.gz."""
+    name = Path(file).name
+    for suffix in COMPRESSED:
+        name = name.removesuffix(suffix)
+    code = name.rpartition(".")[2]
+    return code if code != name and base_code(code) in CODES else None
+
+
+def run_file(
+    path: Path,
+    train: Sequence[str],
+    languages: tuple[str | None, str | None],
+    valid: Sequence[str] | None,
+    test: Sequence[str] | None,
+) -> str:
+    """The text of a run file at `path`; `languages`: source and target, None to go by the names."""
+    pairs = check_pairs(train)
+    if not pairs:
+        raise UserError(f"{' and '.join(train)}: there is nothing in it.")
+    for files in (valid, test):
+        if files is not None:
+            check_pairs(files)
+    codes = []
+    for option, given, file in zip(("source", "target"), languages, train, strict=True):
+        code = given or language_of(file)
+        if code is None:
+            raise UserError(
+                f"--{option}-language: {file} does not say its language; name it, such as en."
+            )
+        codes.append(code)
+    is_small = pairs < SMALL
+    tokens = 4096 if is_small else 8192
+    steps = _round(max(200, min(30_000, EPOCHS * pairs * PIECES // tokens)))
+    without = "  # valid: [FILE, FILE]  # without it there is no validation, and the last is used"
+    return TEMPLATE.format(
+        path=path,
+        output=_quoted(f"runs/{path.stem}"),
+        source=codes[0],
+        target=codes[1],
+        train=_list(train),
+        valid=f"  valid: {_list(valid)}" if valid else without,
+        test=f"  test: {{test: {_list(test)}}}" if test else "  # test: {NAME: [FILE, FILE]}",
+        size=8000 if is_small else 16000,
+        model="small" if is_small else "base",
+        tokens=tokens,
+        warmup=_round(min(4000, max(20, steps // 8))),
+        steps=steps,
+        half=_round(steps // 2),
+        every=_round(max(20, steps // VALIDATIONS)),
+    )
+
+
+def _list(files: Sequence[str]) -> str:
+    """As YAML, on one line."""
+    return f"[{', '.join(_quoted(file) for file in files)}]"
+
+
+def _quoted(text: str) -> str:
+    """As YAML: plain if it is simple, else in quotes, which JSON's are."""
+    if re.fullmatch(r"[\w./~+-]*[\w/]", text) and not text.startswith(("-", "~")):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _round(value: int) -> int:
+    """To two digits."""
+    return int(float(f"{value:.2g}"))
