@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from servers import server
 from tasks import cbmi
 
-from cbmi.humaneval.study import create_study
+from cbmi.humaneval.study import Span, create_study
 from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 
@@ -124,26 +125,52 @@ def test_two_models_and_the_filters_page(small_run, tmp_path, page):
 def test_the_inspector_translates_and_scores_an_edit(small_run, page):
     with server("serve", small_run / "run", "--no-open", "--device", "cpu") as (_, addresses):
         page.goto(addresses[0])
+        assert page.title() == "Translate xx → yy · cbmi"
+        assert not page.locator("#shown").is_visible()
+        example = page.locator("#examples button").first
+        text = example.inner_text()
+        example.click()
+        page.wait_for_selector("article")
+        assert page.locator("article .source").all_inner_texts() == [text]
+        assert not page.locator("#examples").is_visible()
         page.fill("#source", f"ba de ki\n{ATTACK}")
         page.keyboard.press("Control+Enter")
-        page.wait_for_selector("article")
-        assert page.locator("article").count() == 2
+        page.wait_for_selector("article >> nth=1")
         assert page.locator("article .source").all_inner_texts()[1] == ATTACK
         card = page.locator("article").first
-        assert card.locator("ol button").count() == 4
+        shown = card.locator(".text").inner_text()
+        others = card.locator("ol button span:first-child").all_inner_texts()
+        assert shown not in others  # a translation is shown once
         before = card.locator(".facts").inner_text()
-        editor = card.locator("textarea")
-        editor.fill("mi mi " + ATTACK)
+        # Editing in place: the words are scored again, and the caret stays where it was.
+        words = card.locator(".text")
+        words.click()
+        page.keyboard.press("Control+A")
+        page.keyboard.type("mi mi " + ATTACK)
         page.wait_for_selector(".target:not(.old) .w:text-is('mi')")
         assert card.locator(".facts").inner_text() != before
-        shown = card.locator(".target .w:not(.end)").all_inner_texts()
-        assert " ".join(shown) == "mi mi " + ATTACK
+        assert words.inner_text() == "mi mi " + ATTACK
+        page.keyboard.type("x")
+        page.wait_for_selector(f".target:not(.old) .text:has-text('{ATTACK[-5:]}x')")
+        assert words.inner_text() == "mi mi " + ATTACK + "x"
         second = card.locator("ol button").nth(1)
+        chosen = second.locator("span").first.inner_text()
         second.click()
-        assert second.get_attribute("aria-pressed") == "true"
-        assert editor.input_value() == second.get_attribute("data-text")
-        card.locator(".w").first.hover()
-        assert "p LM" in page.inner_text("#tip")
+        assert words.inner_text() == chosen
+        assert chosen not in card.locator("ol button span:first-child").all_inner_texts()
+        # What is typed stays where it was typed, while words are coloured meanwhile.
+        words.click()
+        page.keyboard.press("Home")
+        page.keyboard.type("ba ")
+        page.wait_for_selector(".target:not(.old) .w:text-is('ba')")
+        page.keyboard.type(" fo ")
+        page.wait_for_selector(".target:not(.old) .w:text-is('fo')")
+        page.keyboard.type("x")
+        assert words.inner_text().startswith("ba  fo x")
+        card.locator(".w.end").hover()
+        tip = page.inner_text("#tip")
+        assert "p LM" in tip
+        assert "token weight" in tip
         page.fill(
             "#source", "".join(f"ba de ki line {number} {'mi ' * 20}\n" for number in range(70))
         )
@@ -152,6 +179,53 @@ def test_the_inspector_translates_and_scores_an_edit(small_run, page):
         assert page.locator("article").count() == 70
         page.goto(addresses[0] + "/docs")
         assert "POST /translate" in page.inner_text("main")
+
+
+@pytest.mark.timeout(120)
+def test_the_inspector_without_a_language_model(without_language_model, page):
+    with server("serve", without_language_model, "--no-open", "--device", "cpu") as (_, addresses):
+        page.goto(addresses[0])
+        page.fill("#source", "ba de ki")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("article")
+        assert page.locator(".colours").count() == 0
+        assert page.locator("article .facts").inner_text().startswith("log p −")
+        assert page.locator(".w:not(.z)").count() == 0
+        page.locator("article .w.end").hover()
+        assert "p LM" not in page.inner_text("#tip")
+        assert "no language model" in page.inner_text("footer")
+
+
+def test_the_tooltip_hides_no_line_of_its_sentence(tmp_path, page):
+    words = [f"word{number}" for number in range(60)]
+    write_heatmap([entry("one", words, [0.5] * 60)], tmp_path / "page.html", "A page")
+    page.goto((tmp_path / "page.html").as_uri())
+    page.locator(".w").first.hover()
+    tip = page.locator("#tip").bounding_box()
+    target = page.locator(".target").bounding_box()
+    assert tip["y"] >= target["y"] + target["height"]
+
+
+def test_odd_values_are_shown_as_words(tmp_path, page):
+    odd = entry("one", ["a", "b"], [0.0, 0.0])
+    pair = replace(
+        odd.pair,
+        log_p_nmt=np.array([-1.0, -np.inf]),
+        log_p_lm=np.array([-np.inf, -1.0]),
+        token_weights=None,
+        weights=None,
+        sentence_weight=None,
+    )
+    write_heatmap([HeatmapEntry(pair)], tmp_path / "page.html", "A page")
+    page.goto((tmp_path / "page.html").as_uri())
+    shown = []
+    for word in page.locator(".w").all():
+        word.hover()
+        shown.append(" ".join(page.inner_text("#tip").split()))
+    assert shown == [
+        "p NMT 37% p LM below 1 in a billion CBMI ∞ (> ×1,000,000)",
+        "p NMT below 1 in a billion p LM 37% CBMI −∞ (> ÷1,000,000)",
+    ]
 
 
 @pytest.mark.timeout(120)
@@ -169,6 +243,9 @@ def test_an_annotator_leaves_comes_back_and_finishes(browser, page, tmp_path):
     )
     with server("humaneval", "serve", tmp_path / "study") as (_, links):
         page.goto(links[0])
+        page.wait_for_selector("#intro:has-text('semantically equal')")
+        page.keyboard.press("4")  # rates nothing: the instructions are shown
+        page.click("#begin")
         page.wait_for_selector("#translation:has-text('one')")
         assert ATTACK in page.inner_text("#source")
         for _ in range(2):
@@ -223,6 +300,7 @@ def test_ratings_do_not_overtake_each_other_and_nothing_is_done_too_early(page, 
 
         page.route("**/ratings", hold_the_first)
         page.goto(links[0])
+        page.click("#begin")
         page.wait_for_selector("#translation:not(:empty)")
         for value in (1, 5):  # changed while the first is on its way
             page.click(f"[data-criterion=adequacy] [data-value='{value}']")
@@ -273,6 +351,7 @@ def test_a_refused_rating_is_not_sent_again_and_a_failed_one_is(page, tmp_path):
 
         page.route("**/ratings", refuse)
         page.goto(links[0])
+        page.click("#begin")
         page.wait_for_selector("#translation:not(:empty)")
         page.click("[data-criterion=adequacy] [data-value='4']")
         page.wait_for_selector("#saved.error:text-is('Not saved: There is no such item.')")
@@ -284,3 +363,45 @@ def test_a_refused_rating_is_not_sent_again_and_a_failed_one_is(page, tmp_path):
         page.wait_for_selector("#saved:text-is('Saved')")
         assert sent == ["adequacy", "fluency", "fluency"]
     assert study.items("annotator-1")[0].ratings == {"fluency": 5}
+
+
+@pytest.mark.timeout(120)
+def test_an_annotator_marks_errors(page, tmp_path):
+    """By clicking, by dragging over several words and by keyboard; none is a judgement, too."""
+    (tmp_path / "source").write_text("one\ntwo\nthree\n")
+    (tmp_path / "system").write_text("eins zwei drei 😀 vier\n" * 3)
+    systems = [("one", str(tmp_path / "system"))]
+    study = create_study(
+        tmp_path / "study", str(tmp_path / "source"), None, systems, 3, ["Anna"], 1, "spans"
+    )
+    with server("humaneval", "serve", tmp_path / "study") as (_, links):
+        page.goto(links[0])
+        page.wait_for_selector("#intro:has-text('Hello, Anna')")
+        page.click("#begin")
+        page.wait_for_selector(".word")
+        assert page.inner_text("#next") == "No errors, next"
+        page.click(".word >> nth=0")
+        page.keyboard.press("2")
+        boxes = [page.locator(f".word >> nth={number}").bounding_box() for number in (2, 4)]
+        page.mouse.move(boxes[0]["x"] + 3, boxes[0]["y"] + 5)
+        page.mouse.down()
+        page.mouse.move(boxes[1]["x"] + 3, boxes[1]["y"] + 5)
+        page.mouse.up()
+        page.wait_for_selector("#saved:text-is('Saved')")
+        assert page.locator(".word.minor").all_inner_texts() == ["eins"]
+        assert page.locator(".word.major").all_inner_texts() == ["drei", "😀", "vier"]
+        assert page.inner_text("#count") == "2 errors marked"
+        page.click("#next")
+        page.locator(".word.missing").focus()
+        page.keyboard.press("Space")
+        page.keyboard.press("1")
+        page.click(".word >> nth=1")
+        page.click(".word >> nth=1")  # and no more
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")  # the third has none
+        page.wait_for_selector("text=Thank you, everything is done.")
+        page.wait_for_selector("#saved:text-is('Saved')")
+    marked = [item.spans for item in study.items("Anna")]
+    assert marked[0] == (Span(0, 4, "minor"), Span(10, 21, "major"))
+    assert marked[1] == (Span(21, 21, "major"),)
+    assert marked[2] == ()

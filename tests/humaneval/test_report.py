@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 from tasks import cbmi, refused
@@ -39,9 +40,11 @@ def test_the_report(study, rate_all):
     row = "| one | 3.00 [3.00, 3.00]* | 2.00 [2.00, 2.00]* | 2.50 [2.50, 2.50] |"
     text = study_markdown(summary)
     assert row in text
-    assert "| \\<b>&\\| | 5.00 [5.00, 5.00] (+2.00, p 0.002)* |" in text
+    assert "| \\<b>&\\| | **5.00** [5.00, 5.00] (+2.00, p 0.002)* |" in text
     assert "(+0.00, p 1.000)" in text
-    assert r"$<$b$>$\&$|$ & 5.00$^{*}$ & 4.00$^{*}$ & 4.50 \\" in study_latex(summary)
+    row = r"$<$b$>$\&$|$ & \textbf{5.00}$^{*}$ & \textbf{4.00}$^{*}$ & \textbf{4.50} \\"
+    assert row in study_latex(summary)
+    assert r"one & 3.00$^{*}$ & 2.00$^{*}$ & 2.50 \\" in study_latex(summary)  # it is the first
 
 
 def test_what_only_some_have_rated_counts_as_far_as_it_goes(study):
@@ -79,4 +82,5 @@ def test_the_page_stars_what_annotators_agree_on(study, rate_all):
     write_study_report(study, study.path.parent / "report")
     page = (study.path.parent / "report" / "report.html").read_text()
     assert "* The average Cohen's kappa is above 0.6." in page
-    assert page.count("</b>*") == 3 * len(CRITERIA)  # the average has no kappa
+    stars = re.findall(r"\d(?:</b>)?\*", page)
+    assert len(stars) == 3 * len(CRITERIA)  # the average has no kappa

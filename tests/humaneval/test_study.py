@@ -23,7 +23,7 @@ def test_every_translation_is_an_item_once(study):
 def test_it_is_blind_and_every_order_is_its_own(study):
     first = study.items("annotator-1")
     second = study.items("annotator-2")
-    shown = {"item", "source", "reference", "translation", "ratings"}
+    shown = {"item", "source", "reference", "translation", "ratings", "spans"}
     assert set(first[0].to_json()) == shown
     first_order = [item.number for item in first]
     second_order = [item.number for item in second]

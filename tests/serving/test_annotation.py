@@ -65,6 +65,8 @@ def test_wrong_links_lead_nowhere(running):
             assert ask(base, path + end)[0] == 404, path
     rating = {"item": 1, "criterion": "adequacy", "value": 3}
     assert ask(base, f"/{token}x/ratings", rating)[0] == 404
+    for path in ("/", f"/{token[:-1]}/", f"/{token}x"):
+        assert "This link does not work" in ask(base, path)[1]
 
 
 @pytest.mark.parametrize(

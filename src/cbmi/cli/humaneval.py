@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cbmi.cli.app import Host, HostNames, Output, Port, app, writer
+from cbmi.cli.app import DATA, App, Host, HostNames, Output, Port, app, writer
 from cbmi.errors import UserError
+from cbmi.progress import counted
 
-humaneval = typer.Typer(
-    no_args_is_help=True, help="Have people rate adequacy and fluency, blindly."
-)
-app.add_typer(humaneval, name="humaneval")
+humaneval = App(help="Have people rate translations or mark their errors, blindly.")
+app.add_typer(humaneval, name="humaneval", rich_help_panel=DATA)
+MOST_ANNOTATORS = 100
 StudyFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The study's folder.")]
-Annotator = Annotated[str, typer.Option(metavar="NAME", help="Such as annotator-1.")]
+Annotator = Annotated[str, typer.Option(metavar="NAME", help="Whose; such as annotator-1.")]
 
 
 @humaneval.command("create")
@@ -35,13 +36,23 @@ def humaneval_create(
         typer.Option(metavar="FILE", help="Reference translations, if they are to be shown."),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Lines drawn at random.")] = 100,
-    annotators: Annotated[int, typer.Option(min=1, max=100, help="How many people rate.")] = 3,
+    annotators: Annotated[
+        str,
+        typer.Option(metavar="N|NAME,NAME", help="How many people rate, or their names."),
+    ] = "3",
+    scheme: Annotated[
+        str,
+        typer.Option(
+            metavar="scales|spans",
+            help="Adequacy and fluency from 1 to 5, or minor and major errors marked in the text.",
+        ),
+    ] = "scales",
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed of the sample and of the order of items.")
     ] = 1,
 ) -> None:
     """Draw lines of a test set and make a study of several systems' translations of them."""
-    from cbmi.humaneval.study import create_study
+    from cbmi.humaneval.study import SCHEMES, create_study
 
     systems = []
     for choice in system:
@@ -49,9 +60,32 @@ def humaneval_create(
         if not name or not file:
             raise UserError(f"--system: '{choice}' should be NAME=FILE.")
         systems.append((name, file))
-    study = create_study(output, source, reference, systems, sample, annotators, seed)
-    print(f"{output}: {study.size()} translations of {sample} lines.")
+    chosen = next((known for known in SCHEMES if known == scheme), None)
+    if chosen is None:
+        raise UserError(f"--scheme: '{scheme}' is not one of {', '.join(SCHEMES)}.")
+    people = _people(annotators)
+    study = create_study(output, source, reference, systems, sample, people, seed, chosen)
+    translations = counted(study.size(), "translation")
+    print(f"{output}: {translations} of {counted(sample, 'line')}.")
     print(f"Serve it with: cbmi humaneval serve {output}")
+
+
+def _people(annotators: str) -> int | list[str]:
+    """How many, or who."""
+    if annotators.isascii() and annotators.isdigit():
+        if not 1 <= len(annotators) <= 3 or not 1 <= int(annotators) <= MOST_ANNOTATORS:
+            raise UserError(f"--annotators: there may be 1 to {MOST_ANNOTATORS}.")
+        return int(annotators)
+    names = [name.strip() for name in annotators.split(",")]
+    for name in names:
+        if not re.fullmatch(r"[\w.@ -]{1,60}", name):
+            raise UserError(
+                f"--annotators: '{name}' is not a name: use letters, digits, spaces and . @ _ -, "
+                "with commas between names."
+            )
+    if len(names) > MOST_ANNOTATORS:
+        raise UserError(f"--annotators: there may be 1 to {MOST_ANNOTATORS}.")
+    return names
 
 
 @humaneval.command("serve")

@@ -15,14 +15,41 @@ import numpy as np
 from cbmi.errors import UserError
 from cbmi.files import write_together
 from cbmi.humaneval.agreement import interval, mean_kappa, paired_test, reading
-from cbmi.humaneval.study import CRITERIA, RatingRow, Study
+from cbmi.humaneval.study import (
+    CRITERIA,
+    HIGHEST,
+    LOWEST,
+    PENALTIES,
+    RatingRow,
+    Scheme,
+    Study,
+)
+from cbmi.reporting.cells import number_text
 from cbmi.reporting.latex import escaped
 from cbmi.reporting.pages import render_page
 from cbmi.reporting.tables import csv_text, escape_markdown, markdown_table, signed
 
 SUBSTANTIAL = 0.6  # the paper stars scores whose kappa is above it
+SIGNIFICANT = 0.05  # a difference from the first system with a p below it is bold
 AVERAGE = "average"  # of all criteria, where an annotator has given all
-SCORES = (*CRITERIA, AVERAGE)
+# What the tables have, by scheme.
+SCORES: dict[Scheme, tuple[str, ...]] = {
+    "scales": (*CRITERIA, AVERAGE),
+    "spans": ("score", *PENALTIES),
+}
+TITLES = {
+    "adequacy": "Adequacy",
+    "fluency": "Fluency",
+    AVERAGE: "Avg.",
+    "score": "Score",
+    "minor": "Minor errors",
+    "major": "Major errors",
+}
+SPANS_NOTE = (
+    "Errors per translation. The score of a translation is minus 1 for each minor and minus 5 for "
+    "each major error, as in MQM; 0 is without errors."
+)
+WORST = "worst error"  # of an item: 0, none; 1, minor; 2, major
 
 
 class _Place(NamedTuple):
@@ -78,6 +105,17 @@ class StudySummary:
     annotators: Mapping[str, int]  # items that each has rated completely
     raters: int  # annotators who have rated anything
     items: int
+    scheme: Scheme
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The scores that the tables have."""
+        return SCORES[self.scheme]
+
+    def is_bold(self, system: SystemRatings, name: str) -> bool:
+        """Whether a system differs from the first one."""
+        test = system.tests.get(name)
+        return test is not None and test.p < SIGNIFICANT
 
     def starred(self, criterion: str) -> bool:
         """Whether the annotators agree substantially by this criterion."""
@@ -87,30 +125,47 @@ class StudySummary:
 
 def study_summary(study: Study) -> StudySummary:
     """All numbers of the report."""
+    scheme = study.scheme()
     table = study.table()
     if not table:
         raise UserError(f"{study.path.parent}: nobody has rated anything yet.")
     done = {}
     for annotator in study.annotators():
-        complete = [item for item in study.items(annotator) if len(item.ratings) == len(CRITERIA)]
+        complete = [item for item in study.items(annotator) if item.is_complete(scheme)]
         done[annotator] = len(complete)
+    compared = _worst_errors(table) if scheme == "spans" else table
+    criteria = (WORST,) if scheme == "spans" else tuple(CRITERIA)
     return StudySummary(
-        systems=_system_ratings(table, study.systems()),
-        agreement={criterion: _agreement(table, criterion) for criterion in CRITERIA},
+        systems=_system_ratings(table, study.systems(), SCORES[scheme]),
+        agreement={criterion: _agreement(compared, criterion) for criterion in criteria},
         annotators=done,
         raters=len({row.annotator for row in table}),
         items=study.size(),
+        scheme=scheme,
     )
 
 
-def _system_ratings(table: Sequence[RatingRow], systems: Sequence[str]) -> list[SystemRatings]:
+def _worst_errors(table: Sequence[RatingRow]) -> list[RatingRow]:
+    """The worst error of each item, as a number."""
+    worst: dict[tuple[str, int, str, int], int] = {}
+    for row in table:
+        if row.criterion in PENALTIES:
+            place = (row.annotator, row.line, row.system, row.item)
+            severity = 1 + list(PENALTIES).index(row.criterion) if row.value else 0
+            worst[place] = max(worst.get(place, 0), severity)
+    return [RatingRow(*place, WORST, value) for place, value in worst.items()]
+
+
+def _system_ratings(
+    table: Sequence[RatingRow], systems: Sequence[str], names: Sequence[str]
+) -> list[SystemRatings]:
     """The scores of all systems; those after the first are tested against it."""
-    first_ratings = {name: _ratings_by_place(table, systems[0], name) for name in SCORES}
+    first_ratings = {name: _ratings_by_place(table, systems[0], name) for name in names}
     result = []
     for system in systems:
         scores = {}
         tests = {}
-        for name in SCORES:
+        for name in names:
             ratings = _ratings_by_place(table, system, name)
             scores[name] = _score(ratings)
             if system != systems[0]:
@@ -189,13 +244,17 @@ def write_study_report(study: Study, folder: Path) -> str:
     text = study_markdown(summary)
     view = {
         "summary": summary,
-        "criteria": SCORES,
+        "criteria": summary.names,
+        "titles": TITLES,
+        "charts": [_chart(summary, name) for name in summary.names],
+        "significant": SIGNIFICANT,
+        "spans_note": SPANS_NOTE,
         "substantial": SUBSTANTIAL,
-        "any_starred": any(summary.starred(criterion) for criterion in CRITERIA),
+        "any_starred": any(summary.starred(name) for name in summary.names),
         "signed": signed,
     }
     files = {
-        "report.html": render_page("cbmi.humaneval", "study.html.jinja", view),
+        "report.html": render_page("cbmi.humaneval", "study.html.jinja", view, number=number_text),
         "report.md": text,
         "table.tex": study_latex(summary),
         "systems.csv": _systems_csv(summary),
@@ -205,13 +264,61 @@ def write_study_report(study: Study, folder: Path) -> str:
     return text
 
 
+class _Bar(NamedTuple):
+    """A system in the chart; places are percentages of the width."""
+
+    system: str
+    mean: float
+    low: float
+    high: float
+    text: str
+
+
+class _Chart(NamedTuple):
+    title: str
+    bars: list[_Bar]
+    ends: tuple[str, str]  # of the axis
+
+
+def _chart(summary: StudySummary, name: str) -> _Chart:
+    """Means and intervals of all systems, on the scale or on what was measured."""
+    found = [(system.system, system.scores[name]) for system in summary.systems]
+    values = []
+    for _, score in found:
+        if score is not None:
+            values += [score.mean]
+            values += [value for value in (score.low, score.high) if value is not None]
+    low = float(LOWEST) if summary.scheme == "scales" else min([0.0, *values])
+    high = float(HIGHEST) if summary.scheme == "scales" else max([0.0, *values])
+    width = high - low or 1.0
+    bars = []
+    for system, score in found:
+        if score is None:
+            continue
+        interval_low = score.mean if score.low is None else score.low
+        interval_high = score.mean if score.high is None else score.high
+        bars.append(
+            _Bar(
+                system=system,
+                mean=100 * (score.mean - low) / width,
+                low=100 * (interval_low - low) / width,
+                high=100 * (interval_high - low) / width,
+                text=number_text(score.mean),
+            )
+        )
+    return _Chart(TITLES[name], bars, (f"{low:g}".replace("-", "−"), f"{high:g}"))
+
+
 def study_markdown(summary: StudySummary) -> str:
     """The table and how to read it, as Markdown."""
     rows = []
     for system in summary.systems:
-        cells = [_markdown_cell(summary, system, name) for name in SCORES]
+        cells = [_markdown_cell(summary, system, name) for name in summary.names]
         rows.append([escape_markdown(system.system), *cells])
-    lines = [markdown_table(["Model", "Adequacy", "Fluency", "Avg."], rows, "lrrr"), ""]
+    header = ["Model", *(TITLES[name] for name in summary.names)]
+    lines = [markdown_table(header, rows, "l" + "r" * len(summary.names)), ""]
+    if summary.scheme == "spans":
+        lines.append(f"- {SPANS_NOTE}")
     for criterion, agreement in summary.agreement.items():
         if agreement is None:
             lines.append(f"- {criterion}: no two annotators have rated the same translation yet.")
@@ -224,7 +331,7 @@ def study_markdown(summary: StudySummary) -> str:
     lines.append(
         "- In square brackets: 95% interval (bootstrap over lines). In parentheses: difference "
         "from the first system over the lines on which the same annotators rated both, and its "
-        "p-value (paired randomisation test)."
+        f"p-value (paired randomisation test). Bold: p < {SIGNIFICANT}."
     )
     for annotator, done in summary.annotators.items():
         lines.append(f"- {annotator}: {done} of {summary.items} items rated.")
@@ -236,9 +343,11 @@ def _markdown_cell(summary: StudySummary, system: SystemRatings, name: str) -> s
     score = system.scores[name]
     if score is None:
         return "–"
-    text = f"{score.mean:.2f}"
+    text = number_text(score.mean)
+    if summary.is_bold(system, name):
+        text = f"**{text}**"
     if score.low is not None:
-        text += f" [{score.low:.2f}, {score.high:.2f}]"
+        text += f" [{number_text(score.low)}, {number_text(score.high or 0.0)}]"
     test = system.tests.get(name)
     if test is not None:
         text += f" ({signed(test.difference)}, p {test.p:.3f})"
@@ -249,18 +358,24 @@ def _markdown_cell(summary: StudySummary, system: SystemRatings, name: str) -> s
 
 def study_latex(summary: StudySummary) -> str:
     """The paper's table."""
+    titles = [rf"\textbf{{{TITLES[name]}}}" for name in summary.names]
     lines = [
-        r"\begin{tabular}{lccc}",
+        rf"\begin{{tabular}}{{l{'c' * len(titles)}}}",
         r"\toprule",
-        r"\textbf{Model} & \textbf{Adequacy} & \textbf{Fluency} & \textbf{Avg.} \\",
+        rf"\textbf{{Model}} & {' & '.join(titles)} \\",
         r"\midrule",
     ]
     for system in summary.systems:
         cells = [escaped(system.system)]
-        for name in SCORES:
+        for name in summary.names:
             score = system.scores[name]
             star = "$^{*}$" if summary.starred(name) else ""
-            cells.append("--" if score is None else f"{score.mean:.2f}{star}")
+            if score is None:
+                cells.append("--")
+                continue
+            text = f"{score.mean:.2f}".replace("-", "$-$")
+            bold = rf"\textbf{{{text}}}" if summary.is_bold(system, name) else text
+            cells.append(f"{bold}{star}")
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"

@@ -138,6 +138,11 @@ def _ratings_of(row: Mapping[str, str | None], where: str, item: int) -> Iterato
 
 
 def _check_annotator(study: Study, annotator: str) -> None:
+    if study.scheme() != "scales":
+        raise UserError(
+            f"{study.path.parent}: errors are marked on the page, not in a spreadsheet: use cbmi "
+            "humaneval serve."
+        )
     names = study.annotators()
     if annotator not in names:
         raise UserError(f"--annotator: there is no '{annotator}' (there are: {', '.join(names)}).")

@@ -2,7 +2,10 @@
 
 A line of the test set gives an item for every different translation of it. Each annotator sees all
 items in an order of their own, and nothing on an item says which system it comes from. A rating
-survives a crash and a power cut once `rate` has returned.
+survives a crash and a power cut once `rate` or `mark` has returned.
+
+There are two schemes: adequacy and fluency on scales from 1 to 5, as in the paper, and error spans,
+minor or major, as MQM and ESA have them.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from cbmi.data.text import read_lines, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, disk_errors
+from cbmi.progress import counted
 
 # With the paper's words for the ends of the scales.
 CRITERIA = {
@@ -28,7 +32,15 @@ CRITERIA = {
 }
 LOWEST = 1
 HIGHEST = 5
+
+Scheme = Literal["scales", "spans"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+# What an error costs, by severity: MQM's weights.
+PENALTIES = {"minor": 1, "major": 5}
+MOST_SPANS = 1000  # of an item
+
 SCHEMA = """
+CREATE TABLE settings (scheme TEXT);
 CREATE TABLE items (
   item INTEGER PRIMARY KEY, line INTEGER, source TEXT, reference TEXT, translation TEXT
 );
@@ -44,6 +56,14 @@ CREATE TABLE ratings (
   value INTEGER CHECK (value BETWEEN 1 AND 5), time TEXT DEFAULT CURRENT_TIMESTAMP,
   PRIMARY KEY (annotator, item, criterion)
 );
+CREATE TABLE marked (
+  annotator INTEGER REFERENCES annotators, item INTEGER REFERENCES items,
+  time TEXT DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (annotator, item)
+);
+CREATE TABLE spans (
+  annotator INTEGER REFERENCES annotators, item INTEGER REFERENCES items,
+  start INTEGER, stop INTEGER, severity TEXT
+);
 """
 
 
@@ -57,6 +77,18 @@ class Rating(NamedTuple):
     item: int
     criterion: str
     value: int  # LOWEST to HIGHEST
+
+
+class Span(NamedTuple):
+    """An error that an annotator has marked in a translation.
+
+    It has the characters from `start` up to `end`; of something that is missing, both are the
+    length of the translation.
+    """
+
+    start: int
+    end: int
+    severity: str  # one of PENALTIES
 
 
 class RatingRow(NamedTuple):
@@ -79,6 +111,13 @@ class StudyItem:
     reference: str | None
     translation: str
     ratings: Mapping[str, int]  # by criterion
+    spans: tuple[Span, ...] | None = None  # None: errors have not been marked yet
+
+    def is_complete(self, scheme: Scheme) -> bool:
+        """Whether all has been said of it."""
+        if scheme == "spans":
+            return self.spans is not None
+        return len(self.ratings) == len(CRITERIA)
 
     def to_json(self) -> dict[str, Any]:
         """As the annotators' page reads it."""
@@ -88,6 +127,7 @@ class StudyItem:
             "reference": self.reference,
             "translation": self.translation,
             "ratings": dict(self.ratings),
+            "spans": None if self.spans is None else [span._asdict() for span in self.spans],
         }
 
 
@@ -97,13 +137,20 @@ def create_study(
     reference: str | None,
     systems: Sequence[tuple[str, str]],
     sample: int,
-    annotators: int,
+    annotators: int | Sequence[str],
     seed: int,
+    scheme: Scheme = "scales",
 ) -> Study:
     """Draw `sample` lines of the test set and make a study of them.
 
-    `source` and `reference` are files. `systems` are names and files of translations.
+    `source` and `reference` are files. `systems` are names and files of translations. `annotators`
+    are their names, or how many there are.
     """
+    if isinstance(annotators, int):
+        annotators = [f"annotator-{number}" for number in range(1, annotators + 1)]
+    for name, count in Counter(annotators).items():
+        if count > 1:
+            raise UserError(f"--annotators: two annotators are named '{name}'.")
     for name, count in Counter(name for name, _ in systems).items():
         if count > 1:
             raise UserError(f"--system: two systems are named '{name}'.")
@@ -114,7 +161,7 @@ def create_study(
         lines = list(read_lines(file, counts))
         if len(lines) != len(sources):
             raise UserError(
-                f"{source} has {len(sources)} lines but {file} has {len(lines)}: "
+                f"{source} has {counted(len(sources), 'line')} but {file} has {len(lines):,}: "
                 "they should be aligned."
             )
         return lines
@@ -137,7 +184,7 @@ def create_study(
     with atomic_file(path) as temporary:
         temporary.touch(mode=0o600)
         study = Study(temporary, new=True)
-        study.fill(lines, sources, references, translations, annotators, draw)
+        study.fill(lines, sources, references, translations, annotators, draw, scheme)
     report_repaired(counts)
     return open_study(folder)
 
@@ -183,8 +230,9 @@ class Study:
         sources: Sequence[str],
         references: Sequence[str] | None,
         translations: Mapping[str, Sequence[str]],
-        annotators: int,
+        annotators: Sequence[str],
         draw: random.Random,
+        scheme: Scheme,
     ) -> None:
         """Write the tables of a new study.
 
@@ -211,21 +259,35 @@ class Study:
         with self._open(write=True) as db:
             for statement in SCHEMA.split(";\n"):
                 db.execute(statement)
+            db.execute("INSERT INTO settings VALUES (?)", (scheme,))
             db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", items)
             db.executemany("INSERT INTO outputs VALUES (?, ?, ?)", outputs)
-            for annotator in range(1, annotators + 1):
-                self._add_annotator(db, annotator, list(numbers.values()), draw)
+            for name in annotators:
+                self._add_annotator(db, name, list(numbers.values()), draw)
 
     def _add_annotator(
-        self, db: sqlite3.Connection, annotator: int, items: list[int], draw: random.Random
+        self, db: sqlite3.Connection, name: str, items: list[int], draw: random.Random
     ) -> None:
         """An annotator with a secret token, who sees the items in an order of their own."""
         token = secrets.token_urlsafe(18)
-        row = (annotator, f"annotator-{annotator}", token)
-        db.execute("INSERT INTO annotators VALUES (?, ?, ?)", row)
+        added = db.execute("INSERT INTO annotators (name, token) VALUES (?, ?)", (name, token))
         draw.shuffle(items)
-        order = [(annotator, position, item) for position, item in enumerate(items)]
+        order = [(added.lastrowid, position, item) for position, item in enumerate(items)]
         db.executemany("INSERT INTO orders VALUES (?, ?, ?)", order)
+
+    def scheme(self) -> Scheme:
+        """What annotators are asked for."""
+        with self._open() as db:
+            has_settings = db.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = 'settings'"
+            ).fetchone()
+            if not has_settings:  # a study of an older version
+                return "scales"
+            (name,) = db.execute("SELECT scheme FROM settings").fetchone()
+        for scheme in SCHEMES:
+            if scheme == name:
+                return scheme
+        raise StudyFileError(f"{self.path}: '{name}' is not a scheme that this version knows.")
 
     def annotators(self) -> dict[str, str]:
         """Tokens by name."""
@@ -255,11 +317,49 @@ class Study:
         ratings: dict[int, dict[str, int]] = {}
         for item, criterion, value in rated:
             ratings.setdefault(item, {})[criterion] = value
+        spans = self._spans_of(annotator) if self.scheme() == "spans" else {}
         result = []
         for item, source, reference, translation in rows:
             given = ratings.get(item, {})
-            result.append(StudyItem(item, source, reference, translation, given))
+            marked = spans.get(item)
+            result.append(StudyItem(item, source, reference, translation, given, marked))
         return result
+
+    def _spans_of(self, annotator: str) -> dict[int, tuple[Span, ...]]:
+        """What an annotator has marked, by item; empty where there is no error."""
+        with self._open() as db:
+            marked = db.execute(
+                "SELECT item FROM marked JOIN annotators USING (annotator) WHERE name = ?",
+                (annotator,),
+            ).fetchall()
+            rows = db.execute(
+                "SELECT item, start, stop, severity FROM spans JOIN annotators USING (annotator) "
+                "WHERE name = ? ORDER BY start, stop",
+                (annotator,),
+            ).fetchall()
+        found: dict[int, list[Span]] = {item: [] for (item,) in marked}
+        for item, *span in rows:
+            found[item].append(Span(*span))
+        return {item: tuple(spans) for item, spans in found.items()}
+
+    def mark(self, annotator: str, item: int, spans: Sequence[Span]) -> None:
+        """Keep the errors of an item, in place of earlier ones; none: the translation has none."""
+        with self._open(write=True) as db:
+            (number,) = db.execute(
+                "SELECT annotator FROM annotators WHERE name = ?", (annotator,)
+            ).fetchone()
+            row = db.execute("SELECT translation FROM items WHERE item = ?", (item,)).fetchone()
+            if row is None:
+                raise UserError(f"item: there is no item {item} in this study.")
+            _check_spans(spans, len(row[0]))
+            db.execute("DELETE FROM spans WHERE annotator = ? AND item = ?", (number, item))
+            db.execute(
+                "INSERT OR REPLACE INTO marked (annotator, item) VALUES (?, ?)", (number, item)
+            )
+            db.executemany(
+                "INSERT INTO spans VALUES (?, ?, ?, ?, ?)",
+                [(number, item, *span) for span in spans],
+            )
 
     def rate(self, annotator: str, ratings: Sequence[Rating]) -> None:
         """Keep ratings, all of them or none. A later one replaces an earlier one."""
@@ -282,8 +382,11 @@ class Study:
     def table(self) -> list[RatingRow]:
         """Every rating with its line and system.
 
-        A rating of a translation that several systems gave has a row for each of them.
+        A rating of a translation that several systems gave has a row for each of them. Of spans,
+        there are how many are minor, how many are major, and the score: minus their penalties.
         """
+        if self.scheme() == "spans":
+            return self._table_of_spans()
         with self._open() as db:
             rows = db.execute(
                 "SELECT name, outputs.line, system, ratings.item, criterion, value FROM ratings "
@@ -291,6 +394,26 @@ class Study:
                 "ORDER BY annotator, outputs.line, system, criterion"
             ).fetchall()
         return [RatingRow(*row) for row in rows]
+
+    def _table_of_spans(self) -> list[RatingRow]:
+        counts = ", ".join(
+            f"(SELECT COUNT(*) FROM spans WHERE spans.annotator = marked.annotator AND "
+            f"spans.item = marked.item AND severity = '{severity}')"
+            for severity in PENALTIES
+        )
+        with self._open() as db:
+            rows = db.execute(
+                f"SELECT name, outputs.line, system, marked.item, {counts} FROM marked "
+                "JOIN annotators USING (annotator) JOIN outputs USING (item) "
+                "ORDER BY annotator, outputs.line, system"
+            ).fetchall()
+        table = []
+        for name, line, system, item, *numbers in rows:
+            found = dict(zip(PENALTIES, numbers, strict=True))
+            penalty = sum(PENALTIES[severity] * count for severity, count in found.items())
+            for criterion, value in (("score", -penalty), *found.items()):
+                table.append(RatingRow(name, line, system, item, criterion, value))
+        return table
 
     def systems(self) -> list[str]:
         """The systems' names, in the order in which they were given."""
@@ -305,6 +428,22 @@ class Study:
         with self._open() as db:
             (size,) = db.execute("SELECT COUNT(*) FROM items").fetchone()
         return int(size)
+
+
+def _check_spans(spans: Sequence[Span], length: int) -> None:
+    """Refuse spans that are not in the translation, or overlap."""
+    if len(spans) > MOST_SPANS:
+        raise UserError(f"spans: {len(spans):,} are more than {MOST_SPANS:,}.")
+    end = 0
+    for span in sorted(spans):
+        if span.severity not in PENALTIES:
+            raise UserError(f"severity: '{span.severity}' is not one of {', '.join(PENALTIES)}.")
+        is_missing = span.start == span.end == length
+        if not is_missing and not end <= span.start < span.end <= length:
+            raise UserError(
+                f"spans: {span.start} to {span.end} is not a part of the translation of its own."
+            )
+        end = span.end
 
 
 def _check(rating: Rating) -> None:

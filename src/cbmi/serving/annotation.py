@@ -5,9 +5,9 @@ A rating is on disk before its request is answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.applications import Starlette
@@ -22,7 +22,10 @@ from cbmi.humaneval.study import (
     CRITERIA,
     HIGHEST,
     LOWEST,
+    MOST_SPANS,
+    PENALTIES,
     Rating,
+    Span,
     Study,
     StudyFileError,
     open_study,
@@ -40,6 +43,21 @@ from cbmi.serving.web import (
     read_body,
     serve,
 )
+
+
+class SpanRequest(Body):
+    """An error as the page sends it; characters are counted as Unicode code points."""
+
+    start: Annotated[int, Field(ge=0, le=2**31)]
+    end: Annotated[int, Field(ge=0, le=2**31)]
+    severity: Literal["minor", "major"]
+
+
+class MarkingRequest(Body):
+    """All errors of an item; none: it has none."""
+
+    item: Annotated[int, Field(ge=1, le=2**53)]
+    spans: Annotated[list[SpanRequest], Field(max_length=MOST_SPANS)]
 
 
 class RatingRequest(Body):
@@ -66,12 +84,22 @@ def annotation_app(study: Study, hosts: HostNames) -> Starlette:
             raise HTTPException(404, "There is no such page; check the link you were given.")
         return name
 
+    async def wrong_link(request: Request) -> Response:
+        answer = page("wrong-link.html.jinja", {"factors": FACTORS})
+        answer.status_code = 404
+        return answer
+
     async def show(request: Request) -> Response:
-        await annotator(request)
-        return page("annotation.html.jinja", {"criteria": CRITERIA, "factors": FACTORS})
+        name = await run_in_threadpool(study.annotator, request.path_params["token"])
+        if name is None:
+            return await wrong_link(request)
+        scheme = await run_in_threadpool(study.scheme)
+        view = {"criteria": CRITERIA, "factors": FACTORS, "name": name, "penalties": PENALTIES}
+        return page("spans.html.jinja" if scheme == "spans" else "annotation.html.jinja", view)
 
     async def without_slash(request: Request) -> Response:
-        await annotator(request)
+        if await run_in_threadpool(study.annotator, request.path_params["token"]) is None:
+            return await wrong_link(request)
         return RedirectResponse(f"{request.url.path}/")
 
     async def items(request: Request) -> Response:
@@ -83,23 +111,37 @@ def annotation_app(study: Study, hosts: HostNames) -> Starlette:
         name = await annotator(request)
         wanted = await read_body(request, RatingRequest)
         rating = Rating(wanted.item, wanted.criterion, wanted.value)
-        try:
-            await run_in_threadpool(study.rate, name, [rating])
-        except StudyFileError as error:
-            # The page tries again after 503, not after 422: the disk may be full for a while only.
-            raise HTTPException(503, str(error)) from None
-        except UserError as error:
-            raise HTTPException(422, str(error)) from None
+        await _kept(study.rate, name, [rating])
+        return JSONResponse({"saved": wanted.model_dump()})
+
+    async def mark(request: Request) -> Response:
+        name = await annotator(request)
+        wanted = await read_body(request, MarkingRequest)
+        spans = [Span(span.start, span.end, span.severity) for span in wanted.spans]
+        await _kept(study.mark, name, wanted.item, spans)
         return JSONResponse({"saved": wanted.model_dump()})
 
     routes = [
+        Route("/", wrong_link),
         Route("/health", health),
         Route("/{token}", without_slash),
         Route("/{token}/", show),
         Route("/{token}/items", items),
         Route("/{token}/ratings", rate, methods=["POST"]),
+        Route("/{token}/spans", mark, methods=["POST"]),
     ]
     return application(routes, hosts)
+
+
+async def _kept(keep: Callable[..., None], *arguments: Any) -> None:
+    """Write to the study; what cannot be written is an answer."""
+    try:
+        await run_in_threadpool(keep, *arguments)
+    except StudyFileError as error:
+        # The page tries again after 503, not after 422: the disk may be full for a while only.
+        raise HTTPException(503, str(error)) from None
+    except UserError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def private_links(study: Study, base: str) -> str:
