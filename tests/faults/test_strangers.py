@@ -61,10 +61,10 @@ def merge_bomb(levels: int) -> str:
 
 @pytest.mark.parametrize("make", [bomb, merge_bomb])
 def test_aliases_of_aliases_are_refused_at_once(make):
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(UserError, match=f"over {MOST_VALUES:,} values"):
         parse_yaml(make(12), "run.yaml")
-    assert time.monotonic() - begun < 1
+    assert time.process_time() - begun < 5  # to follow them all would take hours
     assert parse_yaml("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}", "run.yaml")["c"] == {"x": 1, "y": 2}
 
 
@@ -73,11 +73,16 @@ def test_a_value_that_contains_itself_is_refused():
         parse_yaml("a: &a [*a]", "run.yaml")
 
 
-def test_many_keys_are_read_quickly():
-    text = "\n".join(f"key{number}: 1" for number in range(60_000))
-    begun = time.monotonic()
-    assert len(parse_yaml(text, "run.yaml")) == 60_000
-    assert time.monotonic() - begun < 20
+def test_many_keys_take_time_in_proportion():
+    """Ten times the keys take about ten times as long, not a hundred times."""
+
+    def seconds(count: int) -> float:
+        text = "\n".join(f"key{number}: 1" for number in range(count))
+        begun = time.process_time()
+        assert len(parse_yaml(text, "run.yaml")) == count
+        return time.process_time() - begun
+
+    assert seconds(20_000) < 40 * seconds(2_000)
 
 
 @settings(max_examples=200)
