@@ -217,7 +217,7 @@ def _put_folder(temporary: Path, path: Path) -> None:
 def atomic_link(path: Path) -> Iterator[Path]:
     """A path for a symbolic link, which then takes the place of `path`.
 
-    A folder that stands there in place of a link, as `cp -rL` leaves it, is set aside.
+    An existing folder in place of a link, as `cp -rL` leaves it, is set aside.
     """
     temporary = _temporary(path)
     with disk_errors(path):
