@@ -6,8 +6,9 @@
 Each rung is a recipe with some settings changed. Every (task, rung, seed) is a run of its own,
 `--jobs` of them side by side. OUT/results.csv gets a line as soon as a run has ended: steps, the
 best validation BLEU and where it was reached, BLEU and chrF of the test sets. OUT/curves.csv gets
-its validation figures. What stands there already is not trained again, so the work can be spread
-over several days and machines. `--report` trains nothing and prints the table: means over seeds.
+its validation figures, and the run directory goes: hundreds of runs would fill a disk. What stands
+in results.csv is not trained again, so the work can be spread over several days and machines.
+`--report` trains nothing and prints the table: means over seeds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import csv
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -234,6 +236,7 @@ def run_all(jobs: Sequence[Job], work: Path, out: Path, side_by_side: int, devic
                 continue
             append(out / "results.csv", COLUMNS, results)
             append(out / "curves.csv", CURVE_COLUMNS, curve)
+            shutil.rmtree(work / job.name)
             say(f"{job.name}: {results[0]['valid_bleu']} on validation")
 
 

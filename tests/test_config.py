@@ -23,11 +23,11 @@ def message(values) -> str:
     return str(refusal.value)
 
 
-def test_only_data_model_stages_and_output_are_needed():
+def test_only_data_stages_and_output_are_needed():
     data = {"source": "en", "target": "de", "train": ["a.en", "a.de"]}
     config = check(
         RunSettings,
-        {"output": "x", "data": data, "model": "base", "stages": [{"name": "a", "steps": 1}]},
+        {"output": "x", "data": data, "stages": [{"name": "a", "steps": 1}]},
         "",
     )
     assert config.optimizer.peak_lr == 7e-4
@@ -36,8 +36,8 @@ def test_only_data_model_stages_and_output_are_needed():
     assert config.label_smoothing == 0.1
     assert config.stages[0].objective == {"name": "ce"}
     assert "output: this key is missing" in message({})
-    for key in ("data", "model", "stages"):
-        values = {"output": "x", "data": data, "model": "base"}
+    for key in ("data", "stages"):
+        values = {"output": "x", "data": data}
         values["stages"] = [{"name": "a", "steps": 1}]
         del values[key]
         assert f"{key}: this key is missing" in message(values)

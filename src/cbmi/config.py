@@ -41,6 +41,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "encoder_layers": 4,
         "decoder_layers": 4,
     },
+    "medium": {
+        "width": 512,
+        "feed_forward": 2048,
+        "heads": 8,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+    },
     "base": {
         "width": 512,
         "feed_forward": 2048,
@@ -239,12 +246,13 @@ class DataSettings(Settings):
 
 
 class ModelSettings(Settings):
-    preset: Literal["tiny", "small", "base", "big"] = "base"
-    width: Annotated[int, Field(ge=4, strict=True)]
-    feed_forward: PositiveInt
-    heads: PositiveInt
-    encoder_layers: PositiveInt
-    decoder_layers: PositiveInt  # the language model has as many
+    # auto: by the size of the corpus, once it is known.
+    preset: Literal["auto", "tiny", "small", "medium", "base", "big"] = "auto"
+    width: Annotated[int, Field(ge=4, strict=True)] = 512
+    feed_forward: PositiveInt = 2048
+    heads: PositiveInt = 8
+    encoder_layers: PositiveInt = 6
+    decoder_layers: PositiveInt = 6  # the language model has as many
     # Where layers normalise: after adding to the residual stream, as the paper, or before each
     # sub-layer, which trains deep stacks more easily.
     norm: Literal["post", "pre"] = "post"
@@ -259,9 +267,12 @@ class ModelSettings(Settings):
             values = {"preset": values}
         if not isinstance(values, dict):
             raise ValueError("should be a preset's name or a mapping")
-        preset = values.get("preset", "base")
+        preset = values.get("preset", "auto")
+        if preset == "auto":
+            return values
         if not isinstance(preset, str) or preset not in PRESETS:
-            raise ValueError(f"unknown preset '{preset}'{nearest(str(preset), PRESETS)}")
+            known = ["auto", *PRESETS]
+            raise ValueError(f"unknown preset '{preset}'{nearest(str(preset), known)}")
         return PRESETS[preset] | values
 
     @model_validator(mode="after")
@@ -378,7 +389,7 @@ class RunSettings(Settings):
     seed: NonNegativeInt = 1
     output: str
     data: DataSettings
-    model: ModelSettings
+    model: ModelSettings = ModelSettings()
     stages: Annotated[tuple[StageSettings, ...], Field(min_length=1)]
     # A run directory whose vocabulary and best weights this run starts from.
     initialize: str | None = None

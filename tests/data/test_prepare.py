@@ -67,10 +67,10 @@ def test_a_sample_of_a_large_corpus_is_the_same_every_time(tmp_path, monkeypatch
     monkeypatch.setattr("cbmi.data.prepare.SAMPLE_LINES", 100)
     learnt_from = []
 
-    def remember_and_learn(lines: Iterable[str], size: int) -> Vocabulary:
+    def remember_and_learn(lines: Iterable[str], size: int, exactly: bool) -> Vocabulary:
         sample = list(lines)
         learnt_from.append(sample)
-        return learn(sample, size)
+        return learn(sample, size, exactly)
 
     monkeypatch.setattr("cbmi.data.prepare.learn", remember_and_learn)
     models = []

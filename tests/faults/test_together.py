@@ -241,7 +241,13 @@ def test_a_closed_terminal_saves(tmp_path):
     stages = [{"name": "ce", "steps": 100_000}]
     path = write_run(tmp_path, stages=stages, validate={"every": 100_000, "beam": 0})
     command = [sys.executable, "-m", "cbmi", "train", str(path)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        # Under nohup, which the tests may run under, the signal is ignored, and rightly so.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
     log = tmp_path / "run" / "log.jsonl"
     while not log.exists() or log.stat().st_size < 1000:
         assert process.poll() is None

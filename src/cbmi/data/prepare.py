@@ -64,7 +64,8 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
     if data.vocabulary.files() is not None:
         _import_vocabularies(data, vocabulary_folder)
     elif not vocabulary_folder.exists():
-        say(f"Learning the vocabulary: {data.vocabulary.size:,} pieces")
+        at_most = "" if "size" in data.vocabulary.model_fields_set else "up to "
+        say(f"Learning the vocabulary: {at_most}{data.vocabulary.size:,} pieces")
         with unchanged(data.train_files()):
             learn_vocabularies(data, vocabulary_folder)
     source, target = load_vocabularies(vocabulary_folder, data.vocabulary.shared)
@@ -150,11 +151,12 @@ def learn_vocabularies(data: DataSettings, folder: Path) -> None:
     with atomic_folder(folder) as temporary:
         source_file, target_file = vocabulary_files(temporary, data.vocabulary.shared)
         size = data.vocabulary.size
+        exactly = "size" in data.vocabulary.model_fields_set  # a default may be too much
         if data.vocabulary.shared:
-            source_file.write_bytes(learn(_sample(data, (0, 1), pairs), size).model)
+            source_file.write_bytes(learn(_sample(data, (0, 1), pairs), size, exactly).model)
         else:
-            source_file.write_bytes(learn(_sample(data, (0,), pairs), size).model)
-            target_file.write_bytes(learn(_sample(data, (1,), pairs), size).model)
+            source_file.write_bytes(learn(_sample(data, (0,), pairs), size, exactly).model)
+            target_file.write_bytes(learn(_sample(data, (1,), pairs), size, exactly).model)
 
 
 def _sample(data: DataSettings, sides: tuple[int, ...], pairs: int) -> Iterator[str]:

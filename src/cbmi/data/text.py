@@ -131,6 +131,20 @@ def count_lines(path: str) -> int | None:
     return line_ends + has_open_line
 
 
+def count_some(path: str, most: int) -> tuple[int, int]:
+    """Lines and bytes of a file, of about its first `most` lines."""
+    lines = 0
+    size = 0
+    try:
+        with open_bytes(path) as file:
+            while lines < most and (chunk := file.read(COUNT_CHUNK)):
+                lines += chunk.count(b"\n")
+                size += len(chunk)
+    except (*BROKEN_ARCHIVE, OSError, UserError):
+        pass  # whoever reads the lines themselves is told what is wrong
+    return lines, size
+
+
 def decode_lines(file: Iterable[bytes], path: str, counts: Counter[str]) -> Iterator[str]:
     """Lines of UTF-8 without their ends. Only LF (or CR LF) ends a line.
 

@@ -100,8 +100,11 @@ class Vocabulary:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
-def learn(lines: Iterable[str], size: int) -> Vocabulary:
-    """Learn a vocabulary of `size` pieces; the same lines give the same vocabulary."""
+def learn(lines: Iterable[str], size: int, exactly: bool = True) -> Vocabulary:
+    """Learn a vocabulary of `size` pieces; the same lines give the same vocabulary.
+
+    Not `exactly`: or of fewer, if the lines have no more.
+    """
     model = io.BytesIO()
     sample = _TrainingSample(lines)
     try:
@@ -110,6 +113,7 @@ def learn(lines: Iterable[str], size: int) -> Vocabulary:
             model_writer=model,
             model_type="bpe",
             vocab_size=size,
+            hard_vocab_limit=exactly,
             byte_fallback=True,
             character_coverage=0.9995,
             normalization_rule_name="identity",  # no letter is changed; runs of spaces become one

@@ -13,6 +13,7 @@ from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.objectives import NEEDS, Objective, build
 from cbmi.training.belonging import SIZES, check_belongs
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage, read_state
+from cbmi.training.fitting import fit_to_corpus
 from cbmi.training.log import summary_writer
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import weights_file
@@ -23,9 +24,11 @@ PUBLIC_GROUPS = 4096  # tokens of a group in the paper's public code
 def complete_settings(config: RunSettings) -> RunSettings:
     """The settings, with defaults that depend on other settings filled in.
 
-    A language model that an objective needs is frozen unless the stage says otherwise. Groups that
-    it compares are the public code's. A run that starts from another has its vocabulary.
+    What fits the corpus is chosen by its size. A language model that an objective needs is frozen
+    unless the stage says otherwise. Groups that it compares are the public code's. A run that
+    starts from another has its vocabulary.
     """
+    config = fit_to_corpus(config).config
     stages = []
     for stage in config.stages:
         needs = build(stage.objective, f"stages.{stage.name}.objective").needs()

@@ -17,6 +17,7 @@ from cbmi.objectives import build
 from cbmi.progress import clock, counted
 from cbmi.training import checkpoint as store
 from cbmi.training.checks import check_run, check_texts, complete_settings
+from cbmi.training.fitting import choices_for
 from cbmi.training.networks import new_translator
 from cbmi.training.run import RunDirectory
 from cbmi.training.work import Work, language_model_flops, matrix_rate, passes, translator_flops
@@ -78,6 +79,7 @@ class _Standing(NamedTuple):
 
 def describe_run(config: RunSettings) -> str:
     """What `cbmi train` would do with these settings. Nothing is written."""
+    chosen = choices_for(config)
     config = complete_settings(config)
     check_run(config)
     check_texts(config)
@@ -107,6 +109,8 @@ def describe_run(config: RunSettings) -> str:
     rows.append(("steps", f"{tokens:,} tokens each, validated every {config.validate_.every:,}"))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     rows.append(("time", f"about {clock(total)} on one {name}, a rough guess from its speed"))
+    if chosen:
+        rows.append(("note", chosen))
     return "\n".join(f"{key:6} {text}" for key, text in rows)
 
 
@@ -130,7 +134,8 @@ def _data(config: RunSettings, run: RunDirectory) -> str:
     if not pairs:
         raise UserError(f"data.train: {' and '.join(data.train_files())}: there is nothing in it.")
     files = data.vocabulary.files()
-    vocabulary = f"{data.vocabulary.size:,} pieces to be learnt"
+    at_most = "" if "size" in data.vocabulary.model_fields_set else "up to "
+    vocabulary = f"{at_most}{data.vocabulary.size:,} pieces to be learnt"
     if files is not None:
         vocabulary = " and ".join(files)
     found = counted(pairs, "pair")

@@ -19,13 +19,14 @@ from cbmi.objectives import Objective
 from cbmi.progress import say
 from cbmi.training.belonging import check_ranks_agree
 from cbmi.training.checks import check_run, check_texts, complete_settings, starting_point
+from cbmi.training.fitting import choices_for
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import OnRecord
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import make_statistics
 from cbmi.training.trainer import Trainer
 from cbmi.training.validation import Validator
-from cbmi.training.world import World, join_world
+from cbmi.training.world import World, is_first_process, join_world
 
 
 def train_run(
@@ -40,9 +41,12 @@ def train_run(
     every record of the log. `restart`: set aside what was trained before, and start from scratch.
     `strict`: refuse data that look wrong.
     """
+    chosen = choices_for(config)
     config = complete_settings(config)
     objectives = check_run(config)
     run = RunDirectory(config.output)
+    if chosen and is_first_process() and not run.begun:
+        say(chosen)
     with join_world(config.device, config.rank_timeout) as world:
         if world.first:
             with run.lock():
@@ -73,9 +77,12 @@ def prepare_only(config: RunSettings, again: bool = False, strict: bool = False)
     `again`: encode the corpus again, with the existing vocabulary. `strict`: refuse data that look
     wrong.
     """
+    chosen = choices_for(config)
     config = complete_settings(config)
     objectives = check_run(config)
     run = RunDirectory(config.output)
+    if chosen:
+        say(chosen)
     with run.lock():
         prepare_run(config, run, objectives, again, strict)
     return run

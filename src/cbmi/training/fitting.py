@@ -1,0 +1,178 @@
+"""Defaults that fit the corpus: what a run file leaves out is chosen by the number of pairs.
+
+The table was measured (docs/guide.md says how). What a run file says always counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+from cbmi.config import PRESETS, ModelSettings, RunSettings, Settings
+from cbmi.data.text import count_some
+from cbmi.progress import counted
+from cbmi.training.run import RunDirectory
+
+T = TypeVar("T", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What suits corpora of up to so many pairs."""
+
+    pairs: float
+    preset: str
+    dropout: float
+    pieces: int  # of the vocabulary, if the text has as many
+    tokens: int  # of a batch
+
+
+TABLE = (
+    Sizes(20_000, "small", 0.3, 8000, 2048),
+    Sizes(60_000, "medium", 0.3, 8000, 4096),
+    Sizes(1_000_000, "medium", 0.1, 16000, 8192),
+    Sizes(inf, "base", 0.1, 32000, 8192),
+)
+LARGEST = 1_000_000  # pairs that are counted: above, all is the same
+BYTES_OF_PIECE = 4
+WARMUP = 4000  # steps at most
+WARMUP_EPOCHS = 4
+VALIDATION = (50, 5000)  # steps: an epoch, within these bounds
+
+
+class Extent(NamedTuple):
+    """How much text there is; of a large corpus, of its first pairs."""
+
+    pairs: int
+    pieces: int  # of the longer side, roughly
+
+
+def sizes_for(pairs: int) -> Sizes:
+    return next(sizes for sizes in TABLE if pairs <= sizes.pairs)
+
+
+def epoch_steps(extent: Extent, tokens: int) -> int:
+    """The steps of an epoch, roughly; `tokens` of a step. What is not counted is many."""
+    if extent.pairs >= LARGEST:
+        return VALIDATION[1]
+    return max(1, extent.pieces // tokens)
+
+
+def warmup_for(epoch: int, first_stage: int) -> int:
+    """Steps; `first_stage`: its length."""
+    return _rounded(min(WARMUP, WARMUP_EPOCHS * epoch, first_stage // 4))
+
+
+def validation_for(epoch: int) -> int:
+    low, high = VALIDATION
+    return _rounded(max(low, min(high, epoch)))
+
+
+def _rounded(value: int) -> int:
+    """To two digits."""
+    return int(float(f"{value:.2g}"))
+
+
+class Fitted(NamedTuple):
+    config: RunSettings
+    choices: list[str]  # as key value, of what the run file leaves out
+    pairs: int
+
+
+def fit_to_corpus(config: RunSettings) -> Fitted:
+    """The settings, with what is left out filled in.
+
+    A run that starts from another has its model. Files that are missing are reported later.
+    """
+    choices: list[str] = []
+    files = config.data.train_files()
+    if not all(Path(file).is_file() for file in files):
+        return Fitted(config, choices, 0)
+    extent = extent_of(files)
+    sizes = sizes_for(extent.pairs)
+    model = _fitted_model(config, sizes, choices)
+    vocabulary = config.data.vocabulary
+    if vocabulary.files() is None and config.initialize is None:
+        vocabulary = _filled(vocabulary, "data.vocabulary", choices, size=sizes.pieces)
+    batch = _filled(config.batch, "batch", choices, tokens=sizes.tokens)
+    epoch = epoch_steps(extent, batch.tokens * batch.accumulate)
+    warmup = warmup_for(epoch, config.stages[0].steps)
+    changes = {
+        "model": model,
+        "data": _with(config.data, vocabulary=vocabulary),
+        "batch": batch,
+        "optimizer": _filled(config.optimizer, "optimizer", choices, warmup=warmup),
+        "validate_": _filled(config.validate_, "validate", choices, every=validation_for(epoch)),
+    }
+    return Fitted(_with(config, **changes), choices, extent.pairs)
+
+
+def choices_for(config: RunSettings) -> str | None:
+    """What is chosen because the run file leaves it out, as a line for people."""
+    fitted = fit_to_corpus(config)
+    if not fitted.choices:
+        return None
+    is_large = fitted.pairs >= LARGEST
+    pairs = "over a million pairs" if is_large else counted(fitted.pairs, "pair")
+    return f"Chosen for {pairs}: {', '.join(fitted.choices)}."
+
+
+def _fitted_model(config: RunSettings, sizes: Sizes, choices: list[str]) -> ModelSettings:
+    model = config.model
+    if model.preset == "auto":
+        given = {name: getattr(model, name) for name in model.model_fields_set - {"preset"}}
+        if config.initialize is not None:
+            start = RunDirectory(config.initialize)
+            if start.config_file.exists():
+                return ModelSettings.model_validate(start.config().model.model_dump() | given)
+            return model
+        known = {"preset": sizes.preset, "dropout": sizes.dropout}
+        choices.append(f"model {sizes.preset}")
+        if "dropout" not in given:
+            choices.append(f"model.dropout {sizes.dropout}")
+        return ModelSettings.model_validate(PRESETS[sizes.preset] | known | given)
+    if model.preset == "tiny" or config.initialize is not None:
+        return model  # what is very small, or trained already, needs no more dropout
+    return _filled(model, "model", choices, dropout=sizes.dropout)
+
+
+def _filled(settings: T, key: str, choices: list[str], **values: Any) -> T:
+    """A copy with the values that were not given; says which in `choices`."""
+    missing = {}
+    for name, value in values.items():
+        if name not in settings.model_fields_set:
+            missing[name] = value
+            choices.append(f"{key}.{name} {value:,}")
+    return _with(settings, **missing)
+
+
+def _with(settings: T, **values: Any) -> T:
+    """A copy with other values; `model_fields_set` stays what the user gave."""
+    known = {name: getattr(settings, name) for name in type(settings).model_fields}
+    given = set(settings.model_fields_set)
+    return cast(T, type(settings).model_construct(_fields_set=given, **(known | values)))
+
+
+def extent_of(files: Sequence[str]) -> Extent:
+    """How much text the files have: pairs of source and target, or one .tsv each."""
+    pairs = 0
+    size = 0
+    position = 0
+    while position < len(files):
+        alone = ".tsv" in Path(files[position]).suffixes
+        group = files[position : position + (1 if alone else 2)]
+        position += len(group)
+        counts = [_counted(name, Path(name).stat().st_mtime_ns) for name in group]
+        pairs += min(lines for lines, _ in counts)
+        size += max(length for _, length in counts) // (2 if alone else 1)
+    return Extent(pairs, size // BYTES_OF_PIECE)
+
+
+@lru_cache(maxsize=64)
+def _counted(name: str, changed: int) -> tuple[int, int]:
+    """Lines and bytes of a file that was last changed then."""
+    return count_some(name, LARGEST)
