@@ -2,19 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The oldest transformers that cbmi.huggingface is for, beside the newest in $(VENV).
+TRANSFORMERS4 := $(VENV)/transformers4
 
 .PHONY: setup demo test test-fast test-faults test-browser lint format bench clean
 
 setup: $(VENV)/.done
 
 # torch first and by its exact version: a later, looser requirement is then already satisfied.
-$(VENV)/.done: requirements.lock pyproject.toml
+$(VENV)/.done: requirements.lock requirements-transformers4.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "cbmi needs Python 3.11 or newer; say make PYTHON=/path/to/python3."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' requirements.lock)"
 	$(BIN)/pip install --quiet -r requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/pip install --quiet --no-deps --upgrade --target $(TRANSFORMERS4) \
+	  -r requirements-transformers4.lock
 	touch $@
 
 demo: setup
@@ -23,6 +27,7 @@ demo: setup
 # All tests, with the share of lines that they run.
 test: setup
 	$(BIN)/pytest -n 2 --dist worksteal --cov=cbmi --cov-report=term:skip-covered
+	PYTHONPATH=$(TRANSFORMERS4) $(BIN)/pytest -n 2 --dist worksteal tests/huggingface
 
 # The unit tests: under 90 seconds.
 test-fast: setup

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# For test_kernels.py; Triton reads it when it is imported, which transformers does.
+os.environ["TRITON_INTERPRET"] = "1"
 
 import pytest
 import torch

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="the fused kernels need Triton")
 
 from cbmi.decoding import candidates, slots

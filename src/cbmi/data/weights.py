@@ -41,7 +41,7 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValueBloc
                     continue
                 start = int(offsets[pair])
                 tokens = int(offsets[pair + 1]) - start
-                of_pair = _weights_of_line(line, per, tokens, f"{file}, line {number + 1}")
+                of_pair = weights_of_line(line, per, tokens, f"{file}, line {number + 1}")
                 places.append(np.arange(start, start + len(of_pair)))
                 weights.append(of_pair)
                 pair += 1
@@ -56,7 +56,7 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValueBloc
     report_repaired(counts)
 
 
-def _weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
+def weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
     """The weights of one pair, which has `tokens` target tokens, the end of sentence included."""
     try:
         weights = np.array([float(word) for word in text.split()])

@@ -10,6 +10,7 @@ from pathlib import Path
 from cbmi.data.text import check_pairs, count_lines, read_pairs, report_repaired
 from cbmi.data.words import repeats, sums
 from cbmi.errors import UserError
+from cbmi.inference.base import Model
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import Pair, ScoredPair, score_pairs, without_cbmi
 from cbmi.inspection.figures import cbmi_figures
@@ -41,7 +42,7 @@ def read_some(files: Sequence[str], limit: int) -> list[Pair]:
 
 
 def inspect_pairs(
-    models: Sequence[TrainedModel],
+    models: Sequence[Model],
     pairs: Sequence[Pair],
     page: Path,
     figures: Path | None,
@@ -55,16 +56,19 @@ def inspect_pairs(
     check_plotting()
     if pair is not None and not 1 <= pair <= len(pairs):
         raise UserError(f"--pair: {pair} is not between 1 and {len(pairs)}, the number of pairs.")
-    if figures is not None and not models[0].has_language_model:
+    first = models[0]
+    if figures is not None and not isinstance(first, TrainedModel):
+        raise UserError(f"--figures: {first.path} is an exported model; use the run itself.")
+    if figures is not None and not first.has_language_model:
         raise UserError(
-            f"--figures: {models[0].run.path} has no language model, and the figures are of CBMI: "
+            f"--figures: {first.path} has no language model, and the figures are of CBMI: "
             "train one with language_model: train."
         )
     for model in models:
         if not model.has_language_model:
             say(without_cbmi(model))
     scored = [_scored_by(model, pairs) for model in models]
-    names = [str(model.run.path) for model in models]
+    names = [str(model.path) for model in models]
     has_cbmi = any(model.has_language_model for model in models)
     write_heatmap(
         _entries(scored),
@@ -74,15 +78,15 @@ def inspect_pairs(
         models=names,
     )
     say(f"{page}: {len(pairs):,} {'pair' if len(pairs) == 1 else 'pairs'}")
-    if figures is None:
+    if figures is None or not isinstance(first, TrainedModel):
         return
-    pictures = cbmi_figures(models[0], scored[0], pair or most_telling_pair(scored[0]))
+    pictures = cbmi_figures(first, scored[0], pair or most_telling_pair(scored[0]))
     write_pictures(figures, pictures)
     whose = f" of {names[0]}" if len(models) > 1 else ""
     say(f"{figures}: {', '.join(pictures)}{whose}, each as SVG and PNG")
 
 
-def _scored_by(model: TrainedModel, pairs: Sequence[Pair]) -> list[ScoredPair]:
+def _scored_by(model: Model, pairs: Sequence[Pair]) -> list[ScoredPair]:
     with bar("Scoring", len(pairs), "pairs") as progress:
         scored = score_pairs(model, pairs, progress.advance)
     model.report_truncated()

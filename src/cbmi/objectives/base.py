@@ -13,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from cbmi.config import Settings
 from cbmi.data.words import CLOSES, OPENS, SPACE_ALONE, UNSPACED_FIRST, UNSPACED_LAST
 from cbmi.model.distribution import Distributions
 from cbmi.model.fusion import FusionKind
+from cbmi.objectives.ranks import SINGLE_RANK, Ranks
 
 CBMI_PAPER = (
     "Zhang et al., 2022: Conditional bilingual mutual information based adaptive training "
@@ -55,37 +56,6 @@ NEEDS: dict[str, str] = {
     "weights": "a file of weights",
 }
 
-T = TypeVar("T")
-
-
-class Ranks(Protocol):
-    """The data-parallel processes that share a mini-batch."""
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks."""
-
-    def min(self, values: Tensor) -> Tensor:
-        """The elementwise minimum over all ranks."""
-
-    def gather(self, value: T) -> list[T]:
-        """Every rank's value, in order of rank."""
-
-
-class SingleRank:
-    """The `Ranks` of a single process."""
-
-    def sum(self, values: Tensor) -> Tensor:
-        return values
-
-    def min(self, values: Tensor) -> Tensor:
-        return values
-
-    def gather(self, value: T) -> list[T]:
-        return [value]
-
-
-SINGLE_RANK = SingleRank()
-
 
 @dataclass(frozen=True)
 class TokenScores:
@@ -112,6 +82,8 @@ class TokenScores:
 
     def cross_entropy(self, smoothing: float) -> Tensor:
         """ell (tokens,): label-smoothed cross-entropy, uniform over the vocabulary."""
+        if smoothing == 0:
+            return -self.nmt  # 0 times an infinite mean, of masked logits, would be NaN
         return -((1 - smoothing) * self.nmt + smoothing * self.mean)
 
     def cbmi(self) -> Tensor:

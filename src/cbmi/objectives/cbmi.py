@@ -30,7 +30,8 @@ from pydantic import model_validator
 from torch import Tensor
 
 from cbmi.config import Flag, NonNegativeFloat
-from cbmi.objectives.base import CBMI_PAPER, SINGLE_RANK, Need, Ranks, TokenScores, required
+from cbmi.objectives.base import CBMI_PAPER, Need, TokenScores, required
+from cbmi.objectives.ranks import SINGLE_RANK, Ranks
 from cbmi.objectives.weighting import Weighting
 
 Std = Literal["population", "official"]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cbmi.model import Translator
 from cbmi.objectives import TokenScores
-from cbmi.objectives.base import SINGLE_RANK, Ranks
+from cbmi.objectives.ranks import SINGLE_RANK, Ranks
 from cbmi.training.batching.micro_batch import MicroBatch
 
 

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from cbmi.config import RANK_TIMEOUT
 from cbmi.errors import UserError
+from cbmi.objectives.ranks import ProcessGroup
 from cbmi.training.heartbeat import heartbeat
 
 # The others wait while the first process prepares the data; a rank that hangs is noticed by
@@ -26,31 +27,14 @@ from cbmi.training.heartbeat import heartbeat
 TIMEOUT = timedelta(hours=12)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-T = TypeVar("T")
 
-
-class World:
+class World(ProcessGroup):
     """This process's place among `size` processes, and what they do together."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        super().__init__(size, device)
         self.rank = rank
-        self.size = size
-        self.device = device
         self.first = rank == 0
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
-        if self.size > 1:
-            values = values.clone()
-            distributed.all_reduce(values)
-        return values
-
-    def min(self, values: Tensor) -> Tensor:
-        """The elementwise minimum over all processes."""
-        if self.size > 1:
-            values = values.clone()
-            distributed.all_reduce(values, distributed.ReduceOp.MIN)
-        return values
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
@@ -63,18 +47,6 @@ class World:
         if self.size > 1:
             # .item() makes the host wait: with NCCL an all_reduce is only queued on the GPU.
             self.sum(torch.zeros(1, device=self.device)).item()
-
-    def gather(self, value: T) -> list[T]:
-        """Every process's value, in order of rank; tensors come to this process's device."""
-        if self.size == 1:
-            return [value]
-        own: Any = value.cpu() if isinstance(value, Tensor) else value
-        values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, own)
-        gathered: list[Any] = []
-        for other in values:
-            gathered.append(other.to(self.device) if isinstance(other, Tensor) else other)
-        return gathered
 
 
 @contextmanager

@@ -1,0 +1,130 @@
+"""Batches of pairs, with the columns that objectives need."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbmi.errors import UserError
+from cbmi.huggingface.columns import COLUMNS, IGNORED, WEIGHTS
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class AdaptiveCollator:
+    """Pads rows of `input_ids`, `labels` and the columns of `cbmi.huggingface` to a batch.
+
+    Give `model` if it has an encoder and a decoder: the batch then has `decoder_input_ids`, made as
+    the model makes them of labels. Without it, rows are those of a decoder-only model: `input_ids`
+    are prompt and target, and `labels` are as long, -100 for the prompt.
+    """
+
+    tokenizer: Any
+    model: Any = None
+    pad_to_multiple_of: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.model is not None and not self.model.config.is_encoder_decoder:
+            raise UserError("AdaptiveCollator: for a decoder-only model, leave out model.")
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        if "position_ids" in rows[0]:
+            raise UserError(
+                "the rows have position_ids, so they may be packed; give each pair a row without."
+            )
+        if self.tokenizer.pad_token_id is None:
+            raise UserError(
+                "the tokenizer has no pad token; set one, such as "
+                "tokenizer.pad_token = tokenizer.eos_token."
+            )
+        batch = {"input_ids": self._padded(rows, "input_ids", self.tokenizer.pad_token_id)}
+        masks = [{"mask": row.get("attention_mask", [1] * len(row["input_ids"]))} for row in rows]
+        batch["attention_mask"] = self._padded(masks, "mask", 0)
+        if "labels" not in rows[0]:
+            return batch
+        if self.model is None:
+            for row in rows:
+                _check_causal(row)
+            batch["labels"] = self._padded(rows, "labels", IGNORED)
+            # Nothing comes before the first to predict it from.
+            starts = batch["attention_mask"].argmax(1, keepdim=True)
+            batch["labels"].scatter_(1, starts, IGNORED)
+        else:
+            # Decoders read from the left, whichever side the encoder's inputs are padded on.
+            batch["labels"] = self._padded(rows, "labels", IGNORED, at_left=False)
+            batch["decoder_input_ids"] = decoder_inputs(self.model, batch["labels"])
+        for name in COLUMNS:
+            if name in rows[0]:
+                batch[name] = _values(name, rows, batch["labels"])
+        return batch
+
+    def _padded(
+        self, rows: Sequence[Row], name: str, filler: int, at_left: bool | None = None
+    ) -> Tensor:
+        """(rows, length) of the rows' lists; at_left: where fillers go, by default as always."""
+        if at_left is None:
+            at_left = self.tokenizer.padding_side == "left"
+        longest = max(len(row[name]) for row in rows)
+        if self.pad_to_multiple_of:
+            longest = -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of
+        padded = torch.full((len(rows), longest), filler)
+        for number, row in enumerate(rows):
+            own = torch.as_tensor(row[name], dtype=torch.int64)
+            start = longest - len(own) if at_left else 0
+            padded[number, start : start + len(own)] = own
+        return padded
+
+
+def _check_causal(row: Row) -> None:
+    if len(row["labels"]) != len(row["input_ids"]):
+        raise UserError(
+            f"a row has {len(row['input_ids'])} input_ids but {len(row['labels'])} labels; a "
+            "decoder-only model needs as many, -100 for the prompt (with an encoder, give model "
+            "to AdaptiveCollator)."
+        )
+
+
+def _values(name: str, rows: Sequence[Row], labels: Tensor) -> Tensor:
+    """(labels' shape) float32: the column's values at the labels that are predicted."""
+    values = torch.zeros(labels.shape)
+    is_predicted = labels != IGNORED
+    for number, row in enumerate(rows):
+        own = torch.as_tensor(row[name], dtype=torch.float32).flatten()
+        count = int(is_predicted[number].sum())
+        is_of_pair = name == WEIGHTS and len(own) == 1
+        if len(own) == count + 1 and row["labels"][0] != IGNORED:
+            own = own[1:]  # the first label of a decoder-only model's row is not predicted
+        if len(own) != count and not is_of_pair:
+            raise UserError(
+                f"a row has {count} labels to predict but {len(own)} values in '{name}': they were "
+                "made with another tokenisation; make the column again from these labels."
+            )
+        if not own.isfinite().all():
+            raise UserError(f"a row has a value in '{name}' that is NaN or infinite.")
+        values[number, is_predicted[number]] = own.expand(count) if is_of_pair else own
+    return values
+
+
+def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
+    """(labels' shape): what the decoder reads, as the model itself makes it of labels."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(base, "prepare_decoder_input_ids_from_labels"):
+        made: Tensor = base.prepare_decoder_input_ids_from_labels(labels)
+        return made
+    shift = getattr(sys.modules[type(base).__module__], "shift_tokens_right", None)
+    if shift is None:
+        raise UserError(
+            f"{type(base).__name__} does not say how it makes decoder inputs of labels; add the "
+            "column decoder_input_ids, and use a collator of your own."
+        )
+    config = base.config
+    given = (labels, config.pad_token_id, config.decoder_start_token_id)
+    shifted: Tensor = shift(*given[: len(inspect.signature(shift).parameters)])
+    return shifted

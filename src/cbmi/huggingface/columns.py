@@ -1,0 +1,56 @@
+"""The columns that a dataset has beside those that its model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbmi.errors import UserError
+
+IGNORED = -100  # a label that is not predicted, as Hugging Face marks it
+
+LM = "lm"  # log p_LM of every predicted label, as in lines of `cbmi score`
+WEIGHTS = "weights"  # weights of every predicted label, or one for all
+# Every objective that is supported needs at most these. Their names in batches are the same.
+COLUMNS = (LM, WEIGHTS)
+SOURCE = "source"  # the source's ids of a batch, -100 for padding
+PACKED = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k")  # a batch that has these is packed
+
+Batch = Mapping[str, Any]
+
+
+def column_names(dataset: Any) -> list[str] | None:
+    """The columns of a dataset; None: it does not say."""
+    names = getattr(dataset, "column_names", None)
+    return list(names) if isinstance(names, Iterable) and not isinstance(names, Mapping) else None
+
+
+def require_column(dataset: Any, name: str, what: str) -> None:
+    """Refuse a dataset that says which columns it has, and lacks this one; `what` needs it."""
+    names = column_names(dataset)
+    if names is not None and name not in names:
+        raise UserError(
+            f"{what} needs the column '{name}', but the dataset has only {', '.join(names)}."
+        )
+
+
+def predicted(labels: Sequence[int]) -> list[int]:
+    """The labels that are predicted."""
+    return [label for label in labels if label != IGNORED]
+
+
+def split(batch: Batch) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the model reads, and the columns of `cbmi.huggingface` with the source's ids."""
+    for name in PACKED:
+        if name in batch:
+            raise UserError(f"the batch has '{name}', so it is packed; give each pair a row.")
+    inputs = {name: value for name, value in batch.items() if name not in COLUMNS}
+    columns = {name: value for name, value in batch.items() if name in COLUMNS}
+    if "input_ids" in batch:
+        ids = batch["input_ids"]
+        mask = batch.get("attention_mask")
+        columns[SOURCE] = ids if mask is None else torch.where(mask.bool(), ids, IGNORED)
+    return inputs, columns

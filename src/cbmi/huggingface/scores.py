@@ -1,0 +1,95 @@
+"""From logits and labels to the token scores that objectives are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbmi.huggingface.columns import IGNORED
+
+CHUNK = 1 << 25  # logits that are held in float32 at a time
+SENTENCE_BITS = 40  # of the hash that stands for a sentence
+POSITION_BITS = 12  # of a token's position in it; together they fit into a float64
+
+
+class _GoldScores(torch.autograd.Function):
+    """log p of the gold tokens, and the vocabulary's mean log p, without a copy of the logits.
+
+    Neither pass holds more than a chunk of probabilities: the backward pass computes them again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        nmt = torch.empty(len(gold), dtype=dtype, device=logits.device)
+        mean = torch.empty_like(nmt)
+        log_totals = torch.empty_like(nmt)
+        for rows in _chunks(logits):
+            chunk = logits[rows].to(dtype)
+            log_total = chunk.logsumexp(-1)
+            log_totals[rows] = log_total
+            nmt[rows] = chunk.gather(-1, gold[rows, None]).squeeze(-1) - log_total
+            mean[rows] = chunk.mean(-1) - log_total
+        ctx.save_for_backward(logits, gold, log_totals)
+        ctx.set_materialize_grads(False)
+        return nmt, mean
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        logits, gold, log_totals = ctx.saved_tensors
+        of_nmt, of_mean = gradients
+        if of_nmt is None and of_mean is None:
+            return None, None
+        gradient = torch.empty_like(logits)
+        for rows in _chunks(logits):
+            p = (logits[rows].to(log_totals.dtype) - log_totals[rows, None]).exp()
+            total = torch.zeros_like(log_totals[rows])
+            if of_nmt is not None:
+                total = total + of_nmt[rows]
+            if of_mean is not None:
+                total = total + of_mean[rows]
+            chunk = p.mul_(-total[:, None])
+            if of_mean is not None:
+                chunk += (of_mean[rows] / logits.shape[-1])[:, None]
+            if of_nmt is not None:
+                chunk.scatter_add_(-1, gold[rows, None], of_nmt[rows, None])
+            gradient[rows] = chunk
+        return gradient, None
+
+
+def _chunks(logits: Tensor) -> list[slice]:
+    size = max(1, CHUNK // logits.shape[-1])
+    return [slice(start, start + size) for start in range(0, len(logits), size)]
+
+
+def gold_scores(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
+    """logits (rows, vocabulary), gold (rows,) → log p(gold) and mean log p, each (rows,)."""
+    nmt, mean = _GoldScores.apply(logits, gold)  # type: ignore[no-untyped-call]
+    return nmt, mean
+
+
+def in_order(is_predicted: Tensor) -> Tensor:
+    """(sentences · length,): places of the predicted labels in order, then those of the others.
+
+    is_predicted (sentences, length). (The device need not tell the host how many there are.)
+    """
+    return (~is_predicted.flatten()).to(torch.uint8).argsort(stable=True)
+
+
+def place_hashes(ids: list[Tensor], is_predicted: Tensor) -> Tensor:
+    """(sentences, length): a number for each label that depends on its pair and position alone.
+
+    `ids`: (sentences, any length) each, what the pair consists of, -100 where there is nothing.
+    """
+    sentence = torch.zeros(len(is_predicted), dtype=torch.int64, device=is_predicted.device)
+    for row in ids:
+        is_there = row != IGNORED
+        positions = is_there.cumsum(1)  # whichever side is padded
+        mixed = (row + 1) * -7046029254386353131 + positions * 2654435761
+        mixed = (mixed ^ ((mixed >> 29) & ((1 << 35) - 1))) * -4658895280553007687
+        sentence = sentence * 31 + torch.where(is_there, mixed, 0).sum(1)
+    sentence = (sentence >> 12) & ((1 << SENTENCE_BITS) - 1)
+    position = is_predicted.cumsum(1) & ((1 << POSITION_BITS) - 1)
+    return (sentence[:, None] << POSITION_BITS) + position

@@ -1,0 +1,180 @@
+"""Cross-entropy and CBMI in Hugging Face's trainer, beside cbmi's own training of the same size.
+
+    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 4000] [--sentences 300]
+
+RUN is a run of cbmi that has trained a translator and a language model: its vocabulary, its sizes
+and its language model are taken, and its own BLEU on the test set is printed beside. Two Marian
+models with random weights are trained for as many steps, one with each objective. OUT/results.csv
+gets a line as soon as one has ended; what stands there is not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
+
+from cbmi.data.text import read_pairs
+from cbmi.data.vocabulary import PAD, Vocabulary
+from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
+from cbmi.files import read_json
+from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
+from cbmi.inference.model import TrainedModel
+from cbmi.inference.scoring import packed_batches
+from cbmi.interop.marian import marian_config
+from cbmi.progress import bar, say
+
+COLUMNS = ("objective", "steps", "seconds", "bleu", "chrf")
+LONGEST = 128  # pieces of a pair that is trained on
+BEAM = 4
+
+
+class Tokenizer:
+    """What the collator asks of one: pieces are those of the run."""
+
+    pad_token_id = PAD
+    padding_side = "right"
+
+
+def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
+    """Ids of the pairs, and log p_LM of every label."""
+    pairs = list(read_pairs(files, Counter()))
+    columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "lm": []}
+    language_model = model.language_model()
+    with bar("Scoring", len(pairs), "pairs") as progress:
+        for batch, source, target in packed_batches(model, pairs):
+            with torch.inference_mode():
+                lm = _log_p(language_model, target).tolist()
+            ids = {"input_ids": source, "labels": target}
+            sizes = {name: packed.layout.sizes.tolist() for name, packed in ids.items()}
+            starts = dict.fromkeys(ids, 0)
+            for place in range(len(batch)):
+                row: dict[str, Any] = {}
+                for name, packed in ids.items():
+                    end = starts[name] + sizes[name][place]
+                    row[name] = packed.ids[starts[name] : end].tolist()
+                    if name == "labels":
+                        row["lm"] = lm[starts[name] : end]
+                    starts[name] = end
+                if max(len(row["input_ids"]), len(row["labels"])) <= LONGEST:
+                    for name, value in row.items():
+                        columns[name].append(value)
+            progress.advance(len(batch))
+    return Dataset.from_dict(columns)
+
+
+def _log_p(language_model: Any, target: Any) -> torch.Tensor:
+    from cbmi.data.vocabulary import BOS
+    from cbmi.model import shift_right
+
+    scores: torch.Tensor = language_model(shift_right(target, BOS), target.ids)[0]
+    return scores
+
+
+def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> MarianMTModel:
+    set_seed(1)
+    size = len(model.target)
+    shared = model.config.data.vocabulary.shared
+    config = MarianConfig(**marian_config(model.translator.shape, size, size, shared))
+    config.dropout = model.config.model.dropout
+    network = MarianMTModel(config)
+    trainer = AdaptiveSeq2SeqTrainer(
+        network,
+        Seq2SeqTrainingArguments(
+            output_dir=str(options.out / objective),
+            max_steps=options.steps,
+            per_device_train_batch_size=options.sentences,
+            learning_rate=1e-3,
+            warmup_steps=options.steps // 8,
+            lr_scheduler_type="linear",
+            label_smoothing_factor=0.1,
+            adam_beta2=0.98,
+            bf16=torch.cuda.is_available(),
+            save_strategy="no",
+            report_to=[],
+            logging_steps=200,
+        ),
+        objective=objective,
+        train_dataset=data,
+        data_collator=AdaptiveCollator(Tokenizer(), model=network),
+    )
+    trainer.train()
+    return network.eval()
+
+
+@torch.inference_mode()
+def translate(network: MarianMTModel, model: TrainedModel, lines: list[str]) -> list[str]:
+    source: Vocabulary = model.source
+    sentences = model.encode(source, lines)
+    order = sorted(range(len(lines)), key=lambda place: -len(sentences[place]))
+    found = [""] * len(lines)
+    for start in range(0, len(order), 64):
+        batch = order[start : start + 64]
+        longest = max(len(sentences[place]) for place in batch)
+        ids = torch.full((len(batch), longest), PAD)
+        for row, place in enumerate(batch):
+            ids[row, : len(sentences[place])] = torch.tensor(sentences[place])
+        ids = ids.to(network.device)
+        made = network.generate(
+            input_ids=ids,
+            attention_mask=(ids != PAD).long(),
+            num_beams=BEAM,
+            length_penalty=0.6,
+            max_new_tokens=2 * longest + 10,
+            forced_eos_token_id=None,
+        )
+        for place, row in zip(batch, made.tolist(), strict=True):
+            found[place] = model.target.decode(row)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--train", nargs=2, required=True)
+    parser.add_argument("--test", nargs=2, required=True)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--sentences", type=int, default=300, help="in a batch")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = options.out / "results.csv"
+    known = set()
+    if results.exists():
+        with open(results, newline="", encoding="utf-8") as file:
+            known = {row["objective"] for row in csv.DictReader(file)}
+    model = TrainedModel(options.run, precision="fp32")
+    data = rows_of(model, options.train)
+    test = list(read_pairs(options.test, Counter()))
+    references = [target for _, target in test]
+    for objective in ("ce", "cbmi"):
+        if objective in known:
+            continue
+        begun = time.monotonic()
+        network = train(model, data, objective, options)
+        seconds = time.monotonic() - begun
+        texts = translate(network, model, [source for source, _ in test])
+        is_new = not results.exists()
+        with open(results, "a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if is_new:
+                writer.writerow(COLUMNS)
+            scores = (corpus_bleu(texts, references), corpus_chrf(texts, references))
+            writer.writerow(
+                [objective, options.steps, f"{seconds:.0f}", *(f"{score:.3f}" for score in scores)]
+            )
+        say(f"{objective}: BLEU {scores[0]:.2f}, chrF {scores[1]:.2f}, {seconds:.0f} s")
+    own = options.run / "test" / "results.json"
+    if own.exists():
+        say(f"cbmi itself: {read_json(own)['results']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Batches, scores of logits, and looking at weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("transformers")
+
+import tiny
+from tasks import cbmi
+
+from cbmi.errors import UserError
+from cbmi.huggingface import AdaptiveCollator, scores
+from cbmi.huggingface.scores import gold_scores
+from cbmi.huggingface.target_pieces import spelt
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 1 << 25])
+def test_gold_scores_are_those_of_log_softmax(monkeypatch, chunk):
+    monkeypatch.setattr(scores, "CHUNK", chunk)
+    torch.manual_seed(1)
+    logits = torch.randn(7, 12, dtype=torch.float64, requires_grad=True)
+    gold = torch.randint(0, 12, (7,))
+    nmt, mean = gold_scores(logits, gold)
+    log_p = F.log_softmax(logits, -1)
+    torch.testing.assert_close(nmt, log_p[torch.arange(7), gold])
+    torch.testing.assert_close(mean, log_p.mean(-1))
+    assert torch.autograd.gradcheck(lambda values: gold_scores(values, gold), logits)
+    assert torch.autograd.gradcheck(lambda values: gold_scores(values, gold)[0], logits)
+    assert torch.autograd.gradcheck(lambda values: gold_scores(values, gold)[1], logits)
+
+
+def test_half_precision_logits_are_scored_in_single():
+    torch.manual_seed(1)
+    logits = (torch.randn(5, 20) * 3).bfloat16().requires_grad_()
+    gold = torch.randint(0, 20, (5,))
+    nmt, _ = gold_scores(logits, gold)
+    assert nmt.dtype == torch.float32
+    torch.testing.assert_close(nmt, F.log_softmax(logits.float(), -1)[torch.arange(5), gold])
+    nmt.sum().backward()
+    assert logits.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", tiny.SEQ2SEQ)
+def test_decoder_inputs_are_those_that_the_model_makes(kind):
+    """With them, the logits are the same as with labels alone."""
+    network = tiny.model(kind).eval()
+    collator = AdaptiveCollator(tiny.tokenizer(), model=network)
+    batch = collator(list(tiny.dataset(5)))
+    with torch.no_grad():
+        found = network(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=batch["decoder_input_ids"],
+        )
+        expected = network(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            labels=batch["labels"],
+        )
+    torch.testing.assert_close(found.logits, expected.logits)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_columns_lie_on_their_labels(side):
+    tokenizer = tiny.tokenizer()
+    tokenizer.padding_side = side
+    rows = list(tiny.scored(tiny.causal_dataset(6)))
+    batch = AdaptiveCollator(tokenizer, pad_to_multiple_of=8)(rows)
+    assert batch["input_ids"].shape[1] % 8 == 0
+    for number, row in enumerate(rows):
+        is_predicted = batch["labels"][number] != -100
+        assert batch["lm"][number][is_predicted].tolist() == pytest.approx(row["lm"])
+        assert batch["lm"][number][~is_predicted].abs().sum() == 0
+        own = batch["attention_mask"][number].bool()
+        assert batch["input_ids"][number][own].tolist() == row["input_ids"]
+        assert batch["labels"][number][own].tolist() == row["labels"]
+
+
+def test_the_first_label_is_not_predicted_from_nothing():
+    row = {"input_ids": [5, 6, 7], "labels": [5, 6, 7], "lm": [-1.0, -2.0, -3.0]}
+    batch = AdaptiveCollator(tiny.tokenizer())([row])
+    assert batch["labels"].tolist() == [[-100, 6, 7]]
+    assert batch["lm"].tolist() == [[0.0, -2.0, -3.0]]
+
+
+def test_rows_without_labels_are_inputs_alone():
+    batch = AdaptiveCollator(tiny.tokenizer())([{"input_ids": [5, 6]}, {"input_ids": [7]}])
+    assert batch["input_ids"].tolist() == [[5, 6], [7, tiny.PAD]]
+    assert set(batch) == {"input_ids", "attention_mask"}
+
+
+def test_bad_rows_are_refused():
+    collator = AdaptiveCollator(tiny.tokenizer(), model=tiny.model("marian"))
+    row = {"input_ids": [5, 2], "labels": [6, 7, 2], "lm": [-1.0, -2.0]}
+    with pytest.raises(UserError, match="3 labels to predict but 2 values in 'lm'"):
+        collator([row])
+    causal = AdaptiveCollator(tiny.tokenizer())
+    with pytest.raises(UserError, match="2 input_ids but 3 labels"):
+        causal([row])
+    with pytest.raises(UserError, match="leave out model"):
+        AdaptiveCollator(tiny.tokenizer(), model=tiny.model("llama"))
+    with pytest.raises(UserError, match="'lm' that is NaN or infinite"):
+        collator([{**row, "lm": [-1.0, float("-inf"), -2.0]}])
+    with pytest.raises(UserError, match="they may be packed"):
+        causal([{"input_ids": [5, 6], "labels": [5, 6], "position_ids": [0, 0]}])
+    tokenizer = tiny.tokenizer()
+    tokenizer.pad_token = None
+    with pytest.raises(UserError, match="no pad token"):
+        AdaptiveCollator(tokenizer)([row])
+
+
+def test_a_file_of_weights_is_matched_with_rows(tmp_path):
+    data = tiny.dataset(6)
+    file = tmp_path / "weights"
+    lines = []
+    for number, labels in enumerate(data["labels"]):
+        # The end of sentence may be left out: it counts as 1.
+        tokens = len(labels) - number % 2
+        lines.append(" ".join(f"{(place + 1) / 10}" for place in range(tokens)))
+    file.write_text("\n".join(lines) + "\n")
+    choice = {"name": "weights-file", "file": str(file)}
+    trainer = tiny.trainer(tmp_path, objective=choice, data=data)
+    found = trainer.token_weights(trainer.train_dataset)
+    for number, (row, labels) in enumerate(zip(found, data["labels"], strict=True)):
+        expected = [(place + 1) / 10 for place in range(len(labels))]
+        if number % 2:
+            expected[-1] = 1.0
+        assert row["weights"] == pytest.approx(expected)
+
+    file.write_text("\n".join(lines[:-1]) + "\n")
+    with pytest.raises(UserError, match="5 lines, but the dataset has 6 rows"):
+        tiny.trainer(tmp_path, objective=choice, data=data)
+    file.write_text("\n".join([*lines[:-1], "1 x"]) + "\n")
+    with pytest.raises(UserError, match="line 6: something is not a number"):
+        tiny.trainer(tmp_path, objective=choice, data=data)
+
+
+def test_byte_level_pieces_are_spelt_with_spaces():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator(
+        ["Über die Straße und über das Haus"] * 5,
+        trainers.BpeTrainer(vocab_size=330, special_tokens=["<eos>"], show_progress=False),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    pieces = spelt(tokenizer, 400)
+    assert len(pieces) == 400
+    assert "▁über" in pieces
+    assert "▁Straße" in pieces
+    assert pieces[0] == "<eos>"
+
+
+def test_a_letter_of_maltese_is_not_a_space():
+    """Byte-level BPE writes a space as Ġ; elsewhere it is a letter."""
+    tokenizer = tiny.tokenizer()
+    before = spelt(tokenizer, tiny.SIZE)
+    tokenizer.add_tokens(["Ġ"])
+    after = spelt(tokenizer, tiny.SIZE)
+    assert "Ġ" in after
+    assert [piece for piece in after if piece != "Ġ"][:30] == before[:30]
+    assert any(piece.startswith("▁") for piece in before[:30])
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "folder"])
+def test_weights_are_inspected(tmp_path, form):
+    trainer = tiny.trainer(tmp_path / "run")
+    rows = trainer.token_weights(trainer.train_dataset.select(range(5)))
+    path = tmp_path / f"weights.{form}"
+    if form == "parquet":
+        rows.to_parquet(str(path))
+    elif form == "jsonl":
+        rows.to_json(str(path))
+    else:
+        rows.save_to_disk(str(path))
+    result = cbmi("inspect", path, "-o", tmp_path / "page.html")
+    assert result.returncode == 0, result.stderr.decode()
+    assert b"5 pairs" in result.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert rows[0]["source"] in page
+    weights = np.array(rows[0]["weights"])
+    assert f"{weights[-1]:.4f}" in page
+
+
+def test_what_is_not_scored_is_refused(tmp_path):
+    page = tmp_path / "page.html"
+    for content, message in (
+        (b"not json\n", b"line 1: this is not a line of `cbmi score`"),
+        (b'{"source": "a"}\n', b"line 1 has no 'target'"),
+        (b"[1]\n", b"line 1: this is not a line of `cbmi score`"),
+        (b"", b"there is nothing to show"),
+        (b"[" * 200_000, b"line 1: this is not a line of `cbmi score`"),
+        (
+            b'{"source": "a", "target": "b", "pieces": null, "nmt": []}\n',
+            b"line 1: this is not a line of `cbmi score`",
+        ),
+    ):
+        file = tmp_path / "scores.jsonl"
+        file.write_bytes(content)
+        result = cbmi("inspect", file, "-o", page)
+        assert result.returncode == 2
+        assert message in result.stderr
+        assert not page.exists()
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    result = cbmi("inspect", tmp_path / "broken.parquet", "-o", page)
+    assert result.returncode == 2
+    assert b"this is not a Parquet file" in result.stderr
+    result = cbmi("inspect", file, "-o", page, "--sentence", "a", "b")
+    assert result.returncode == 2
+    assert b"scored already" in result.stderr
