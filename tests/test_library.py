@@ -12,7 +12,7 @@ import torch
 from tasks import run_values, write_task
 
 import cbmi
-from cbmi.inference.model import Translation
+from cbmi.inference.base import Translation
 from cbmi.training.networks import new_language_model, new_translator
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cbmi.decoding import Sampling
     from cbmi.evaluation.metrics import EvaluationReport
     from cbmi.filtering.filter import FilterResult
-    from cbmi.inference.model import TrainedModel
+    from cbmi.inference.base import Model
 
 __all__ = [
     "MissingExtra",
@@ -47,15 +47,16 @@ def load(
     checkpoint: str | None = None,
     device: str = "auto",
     precision: str = "auto",
-) -> TrainedModel:
-    """Load a trained run: returns a `TrainedModel`.
+) -> Model:
+    """Load a trained run, or what `cbmi export --to ctranslate2` wrote.
 
-    `run` is a run directory; `checkpoint` a folder of its checkpoints to use instead of the best.
-    `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 or fp16.
+    `run` is a run directory: returns a `TrainedModel`; `checkpoint` is a folder of its checkpoints
+    to use instead of the best. Or it is an exported folder. `device` is auto, cpu, cuda or cuda:N;
+    `precision` auto, fp32, bf16 or fp16.
     """
-    from cbmi.inference.model import TrainedModel
+    from cbmi.inference.loading import load_model
 
-    return TrainedModel(run, checkpoint, device, precision)
+    return load_model(run, checkpoint, device, precision)
 
 
 def read_config(path: str | Path, overrides: Iterable[str] = ()) -> RunSettings:
@@ -143,7 +144,7 @@ def evaluate(
 
 
 def filter(
-    run: str | Path | TrainedModel,
+    run: str | Path | Model,
     source: str | Path,
     target: str | Path | None = None,
     *,

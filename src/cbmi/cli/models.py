@@ -199,7 +199,14 @@ def score(
 
 @app.command(rich_help_panel=USE)
 def inspect(
-    run: RunFolder,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run directory; or pairs that are scored already, as lines of "
+            "`cbmi score` or as a dataset.",
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page.")],
     source: Annotated[str | None, typer.Option(metavar="FILE", help=SOURCE_HELP)] = None,
     target: TargetFile = None,
@@ -223,7 +230,14 @@ def inspect(
     """Show pairs word by word, coloured by CBMI: a page that stands alone, and figures."""
     from cbmi.files import check_writable
     from cbmi.inspection.inspect import inspect_pairs, read_some
+    from cbmi.inspection.scored import holds_scores, inspect_scored
 
+    if holds_scores(run):
+        if sentence or source or target or compare or figures or pair or checkpoint:
+            raise UserError(f"inspect: {run} has pairs that are scored already; say -o PAGE alone.")
+        check_output(output, str(run))
+        inspect_scored(run, output, limit)
+        return
     if bool(sentence) == bool(source) or (target and not source):
         raise UserError(
             "inspect: say either --source FILE --target FILE (or --source FILE.tsv) or --sentence "
@@ -246,6 +260,29 @@ def inspect(
     if compare:
         models.append(cbmi.load(compare, None, device, SCORING_PRECISION))
     inspect_pairs(models, pairs, output, figures, pair)
+
+
+@app.command(rich_help_panel=USE)
+def export(
+    run: RunFolder,
+    to: Annotated[str, typer.Option(help="ctranslate2.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder.")],
+    quantization: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="int8, float16, …; float32 if left out.")
+    ] = None,
+    language_model: Annotated[
+        bool, typer.Option("--language-model", help="The language model, too, for scoring.")
+    ] = False,
+    licence: Annotated[
+        str | None, typer.Option("--license", metavar="NAME", help="For the model card.")
+    ] = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a model that other programs load, verified against the run."""
+    from cbmi.interop.export import ExportSettings, export_run
+
+    settings = ExportSettings(to, quantization, language_model, licence)
+    export_run(run, output, settings, checkpoint)
 
 
 def _score(text: str) -> float:
@@ -329,6 +366,9 @@ def serve(
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
     allow_host: HostNames = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantized, by CTranslate2: fast on a CPU.")
+    ] = False,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
@@ -336,8 +376,14 @@ def serve(
     import cbmi
     from cbmi.serving.inspector import serve_inspector
 
-    model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
-    serve_inspector(model, host, port, show, allow_host or ())
+    if not int8:
+        model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
+        serve_inspector(model, host, port, show, allow_host or ())
+        return
+    from cbmi.interop.export import quantized
+
+    with quantized(run, checkpoint) as folder:
+        serve_inspector(cbmi.load(folder, None, "cpu"), host, port, show, allow_host or ())
 
 
 @app.command("prior-accuracy", rich_help_panel=STUDY)
@@ -354,14 +400,14 @@ def prior_accuracy(
     device: Device = "auto",
 ) -> None:
     """Say which prior predicts tokens best, by their CBMI: of the LM, the NMT model or CBMI."""
-    import cbmi
     from cbmi.files import to_json
+    from cbmi.inference.model import TrainedModel
     from cbmi.inspection.prior_accuracy import accuracy_table, pairs_of, prior_accuracy
 
     if target and not source:
         raise UserError("prior-accuracy: name --source as well, or neither.")
     files = pair_files(source, target) if source else ()
     with writer(output, *files) as out:
-        model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
+        model = TrainedModel(run, checkpoint, device, SCORING_PRECISION)
         accuracy = prior_accuracy(model, pairs_of(model, files))
         out.write(to_json(accuracy.to_json()) if json else accuracy_table(accuracy) + "\n")

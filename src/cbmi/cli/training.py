@@ -163,12 +163,12 @@ def weights(
     device: Device = "auto",
 ) -> None:
     """Write the weight of every training token: one line of values per line of the text."""
-    import cbmi
+    from cbmi.inference.model import TrainedModel
     from cbmi.inference.weights import objective_choice, write_weights
     from cbmi.overrides import with_overrides
 
     with writer(output) as out, spool(output) as waiting:
-        model = cbmi.load(run, checkpoint, device, precision="fp32")
+        model = TrainedModel(run, checkpoint, device, precision="fp32")
         overrides = settings or []
         choice = with_overrides(objective_choice(model, objective, overrides), overrides)
         write_weights(model, choice, out, waiting)
@@ -193,7 +193,8 @@ def demo(
 @app.command(rich_help_panel=STUDY)
 def benchmark(
     preset: Annotated[
-        list[str] | None, typer.Option(help="Model preset: tiny, small, base or big; repeatable.")
+        list[str] | None,
+        typer.Option(help="Model preset: tiny, small, medium, base or big; repeatable."),
     ] = None,
     tokens: Annotated[
         list[int] | None, typer.Option(min=64, help="Tokens per step; repeatable.")

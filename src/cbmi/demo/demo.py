@@ -20,7 +20,7 @@ from cbmi.errors import UserError
 from cbmi.evaluation.metrics import EvaluationReport
 from cbmi.evaluation.ranking import roc_auc
 from cbmi.files import disk_errors, write_atomically
-from cbmi.inference.model import TrainedModel
+from cbmi.inference.base import Model
 from cbmi.inference.scoring import Pair, ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import clock, say
@@ -130,7 +130,7 @@ def write_run_file(folder: Path, name: str, seed: int) -> Path:
     return path
 
 
-def score_training_pairs(model: TrainedModel, corpus: Path) -> list[LabelledPair]:
+def score_training_pairs(model: Model, corpus: Path) -> list[LabelledPair]:
     """All training pairs, each with the truth about it."""
     pairs = _read_pairs(corpus, "train")
     say(f"Scoring the {len(pairs):,} training pairs")
@@ -174,7 +174,7 @@ def labelled_tokens(pair: LabelledPair) -> list[tuple[str, float]]:
 
 
 def _page_entries(
-    model: TrainedModel, corpus: Path, training: Sequence[LabelledPair]
+    model: Model, corpus: Path, training: Sequence[LabelledPair]
 ) -> list[HeatmapEntry]:
     """Forty test pairs, and the twenty best and worst training pairs."""
     test = _read_pairs(corpus, "test")[:40]

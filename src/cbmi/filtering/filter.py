@@ -29,6 +29,8 @@ from cbmi.filtering.rules import (
     score_text,
 )
 from cbmi.filtering.scores import CorpusScores, read_windows
+from cbmi.inference.base import Model
+from cbmi.inference.loading import load_model
 from cbmi.inference.model import TrainedModel
 from cbmi.progress import bar, counted, say
 from cbmi.reporting.drawing import check_plotting
@@ -66,7 +68,7 @@ class _Outputs:
 
 
 def filter_files(
-    run: str | Path | TrainedModel,
+    run: str | Path | Model,
     files: Sequence[str],
     settings: FilterSettings,
     output: Path,
@@ -75,12 +77,12 @@ def filter_files(
 ) -> FilterResult:
     """Score a corpus and split it, alone or with the other processes that torchrun started.
 
-    `run` is a run directory, or a model in float32 that is used as it is: `checkpoint` and `device`
-    are for the former. `files` are two aligned files or one .tsv; what is written begins with
-    `output`.
+    `run` is a run directory or a folder exported from one, or a model in float32 that is used as it
+    is: `checkpoint` and `device` are for the former. `files` are two aligned files or one .tsv;
+    what is written begins with `output`.
     """
-    if isinstance(run, TrainedModel):
-        if run.precision is not torch.float32:
+    if isinstance(run, Model):
+        if isinstance(run, TrainedModel) and run.precision is not torch.float32:
             raise UserError(
                 f"{run.run.path}: filtering needs float32 scores; load the model with "
                 "precision='fp32'."
@@ -88,12 +90,12 @@ def filter_files(
         with join_world(str(run.device)) as world:
             return filter_corpus(run, files, settings, output, world)
     with join_world(device) as world:
-        model = TrainedModel(run, checkpoint, str(world.device), precision=PRECISION)
+        model = load_model(run, checkpoint, str(world.device), PRECISION)
         return filter_corpus(model, files, settings, output, world)
 
 
 def filter_corpus(
-    model: TrainedModel,
+    model: Model,
     files: Sequence[str],
     settings: FilterSettings,
     prefix: Path,
@@ -103,7 +105,7 @@ def filter_corpus(
     check_plotting()
     if settings.by == "cbmi" and not model.has_language_model:
         raise UserError(
-            f"{model.run.path} has no language model, which CBMI needs: filter by likelihood "
+            f"{model.path} has no language model, which CBMI needs: filter by likelihood "
             "instead (--by likelihood), or train one with language_model: train."
         )
     scores = CorpusScores(Path(f"{prefix}.scores"), model, files)
@@ -143,10 +145,9 @@ def filter_corpus(
     return FilterResult(len(verdicts), kept, dropped, outputs.page, outputs.kept, outputs.dropped)
 
 
-def _outputs(prefix: Path, model: TrainedModel) -> _Outputs:
+def _outputs(prefix: Path, model: Model) -> _Outputs:
     """PREFIX.html, PREFIX.kept.* and PREFIX.dropped.*."""
-    source = model.config.data.source
-    target = model.config.data.target
+    source, target = model.languages
     if source == target:
         source = "source"
         target = "target"

@@ -22,7 +22,7 @@ from cbmi.filtering.rules import (
     lowest_of_best,
     score_text,
 )
-from cbmi.inference.model import TrainedModel
+from cbmi.inference.base import Model
 from cbmi.inference.scoring import PairScorer, ScoredPair
 from cbmi.progress import counted
 from cbmi.reporting.cells import FACTORS, WordCell, number_text, word_cells
@@ -105,7 +105,7 @@ class _ShareRow(NamedTuple):
 
 def filter_page(
     path: Path,
-    model: TrainedModel,
+    model: Model,
     files: Sequence[str],
     settings: FilterSettings,
     table: PairTable,
@@ -219,7 +219,7 @@ def _share_rows(scores: np.ndarray) -> list[_ShareRow]:
 
 
 def _sample_groups(
-    model: TrainedModel,
+    model: Model,
     files: Sequence[str],
     signal: Signal,
     table: PairTable,
@@ -274,9 +274,7 @@ def _places_of_ruled_out(verdicts: np.ndarray) -> list[_SamplePlaces]:
     return chosen
 
 
-def _score_some(
-    model: TrainedModel, files: Sequence[str], places: set[int]
-) -> dict[int, ScoredPair]:
+def _score_some(model: Model, files: Sequence[str], places: set[int]) -> dict[int, ScoredPair]:
     """The pairs at some places of the corpus, from 0, word by word."""
     pairs = {}
     for place, pair in enumerate(read_pairs(files, Counter())):

@@ -18,10 +18,9 @@ from cbmi.data.text import check_pairs, read_pairs, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, to_json, write_atomically
 from cbmi.filtering.rules import SIGNALS, PairFeatures, PairTable, pair_features
-from cbmi.inference.model import TrainedModel, truncation_note
+from cbmi.inference.base import Model, truncation_note
 from cbmi.inference.scoring import WINDOW, Pair, PairScorer
 from cbmi.progress import Bar, bar, say
-from cbmi.training import checkpoint as store
 from cbmi.training.world import World
 
 # Of a chunk, float64 each. The names are written to plan.json.
@@ -35,7 +34,7 @@ class CorpusScores:
     `check`, then `claim` in the first process, then `complete` in all, then `read`.
     """
 
-    def __init__(self, folder: Path, model: TrainedModel, files: Sequence[str]) -> None:
+    def __init__(self, folder: Path, model: Model, files: Sequence[str]) -> None:
         self.folder = folder
         self.plan_file = folder / "plan.json"
         self.model = model
@@ -71,11 +70,9 @@ class CorpusScores:
 
     def _plan(self) -> dict[str, Any]:
         """What the scores depend on."""
-        sums = read_json(self.model.folder / "manifest.json")
-        networks = (store.TRANSLATOR, store.LANGUAGE_MODEL)
         return {
             "corpus": [sha256(Path(file)) for file in self.files],
-            "weights": [sums.get(f"{name}.safetensors") for name in networks],
+            "weights": self.model.digests(),
             "window": WINDOW,
             "columns": COLUMNS,
         }
@@ -150,7 +147,7 @@ class CorpusScores:
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             raise UserError(
-                f"{self.model.folder}: the score of line {wrong[0] + 1} of {self.files[0]} is NaN "
+                f"{self.model.path}: the score of line {wrong[0] + 1} of {self.files[0]} is NaN "
                 "or infinite; the checkpoint is damaged."
             )
         return PairTable(scores, features)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.data.vocabulary import EOS, Vocabulary
+from cbmi.data.vocabulary import BOS
 from cbmi.decoding import Fusion, Hypothesis, Sampling, SearchSettings, translate_ids
 from cbmi.decoding.queue import Advance
 from cbmi.decoding.translate import ignore_progress
 from cbmi.errors import UserError
-from cbmi.model import LanguageModel, Packed, Translator
+from cbmi.files import read_json
+from cbmi.inference.base import Model, beam_width
+from cbmi.model import LanguageModel, Packed, Translator, shift_right
 from cbmi.model.fusion import GoldScores, gold_scores
-from cbmi.progress import say
 from cbmi.training import checkpoint as store
 from cbmi.training.belonging import check_belongs
 from cbmi.training.networks import new_language_model, new_translator
@@ -27,25 +26,10 @@ from cbmi.training.run import RunDirectory
 from cbmi.training.validation import SPECIAL
 from cbmi.training.world import choose_device, choose_precision
 
-if TYPE_CHECKING:
-    from cbmi.inference.scoring import ScoredPair
-
-LONGEST_LINE = 1024  # pieces; a longer line is truncated, and counted
-BEAM = 4  # width of the beam if none is given
-WINDOW = 5_000  # lines read, sorted by length and translated at a time
 Network = TypeVar("Network", Translator, LanguageModel)
 
 
-@dataclass(frozen=True)
-class Translation:
-    """A translation with its scores."""
-
-    text: str
-    score: float  # log-probability / length^length_penalty
-    log_probability: float
-
-
-class TrainedModel:
+class TrainedModel(Model):
     """A run's networks and vocabularies.
 
     >>> model = cbmi.load("runs/mine")  # doctest: +SKIP
@@ -61,7 +45,9 @@ class TrainedModel:
     ) -> None:
         """`checkpoint`: a folder of the run's checkpoints to use instead of the best."""
         self.run = RunDirectory(path)
+        self.path = self.run.path
         self.config = self.run.config()
+        self.languages = (self.config.data.source, self.config.data.target)
         self.folder = self._checkpoint_folder(checkpoint)
         self.source, self.target = self.run.vocabularies()
         state = store.read_state(self.folder)
@@ -73,7 +59,6 @@ class TrainedModel:
         self.translator = self._loaded(new_translator(self.config, sizes), store.TRANSLATOR)
         self._language_model: LanguageModel | None = None
         self.fusion = Fusion(self.language_model(), state.fusion) if state.fusion else None
-        self.truncated = 0  # lines truncated at LONGEST_LINE pieces so far
 
     def __repr__(self) -> str:
         data = self.config.data
@@ -145,6 +130,20 @@ class TrainedModel:
             self._language_model = self._loaded(network, store.LANGUAGE_MODEL)
         return self._language_model
 
+    def cbmi_settings(self) -> dict[str, Any]:
+        return self.config.objective("cbmi")
+
+    def digests(self) -> list[str | None]:
+        sums = read_json(self.folder / "manifest.json")
+        return [
+            sums.get(f"{name}.safetensors") for name in (store.TRANSLATOR, store.LANGUAGE_MODEL)
+        ]
+
+    @torch.inference_mode()
+    def token_scores(self, source: Packed, target: Packed) -> GoldScores:
+        language_model = self.language_model() if self.has_language_model else None
+        return self.gold_scores(language_model, source, shift_right(target, BOS), target.ids)
+
     def gold_scores(
         self, language_model: LanguageModel | None, source: Packed, inputs: Packed, gold: Tensor
     ) -> GoldScores:
@@ -154,20 +153,6 @@ class TrainedModel:
             kind = self.fusion.kind
             language_model = language_model or self.fusion.language_model
         return gold_scores(self.translator, language_model, source, inputs, gold, kind)
-
-    def encode(self, vocabulary: Vocabulary, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of lines; one of over `LONGEST_LINE` pieces is truncated, and counted."""
-        sentences = []
-        for ids in vocabulary.encode(lines):
-            if len(ids) > LONGEST_LINE:
-                self.truncated += 1
-                ids = [*ids[: LONGEST_LINE - 1], EOS]
-            sentences.append(ids)
-        return sentences
-
-    def report_truncated(self) -> None:
-        if self.truncated:
-            say(truncation_note(self.truncated))
 
     def hypotheses(
         self,
@@ -180,14 +165,9 @@ class TrainedModel:
         first_number: int = 0,
         advance: Advance = ignore_progress,
     ) -> list[list[Hypothesis]]:
-        """The `nbest` best translations of each line, as ids with scores; none if it is empty.
-
-        With `sampling`, `nbest` samples of each line instead. They depend on the line's number;
-        `first_number` is that of the first line.
-        """
         settings = SearchSettings(
             SPECIAL,
-            _beam_width(beam, nbest, sampling),
+            beam_width(beam, nbest, sampling),
             length_penalty,
             nbest,
             self.fusion,
@@ -205,103 +185,6 @@ class TrainedModel:
         advance(len(lines) - len(filled))
         return results
 
-    @overload
-    def translate(
-        self,
-        lines: Iterable[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float = 0.6,
-        nbest: None = None,
-        sampling: Sampling | None = None,
-    ) -> list[str]: ...
-
-    @overload
-    def translate(
-        self,
-        lines: Iterable[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float = 0.6,
-        nbest: int,
-        sampling: Sampling | None = None,
-    ) -> list[list[Translation]]: ...
-
-    def translate(
-        self,
-        lines: Iterable[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float = 0.6,
-        nbest: int | None = None,
-        sampling: Sampling | None = None,
-    ) -> list[str] | list[list[Translation]]:
-        """Translate lines of text, in order.
-
-        Returns one text per line; an empty line stays empty. With `nbest`, returns for each line
-        the n best translations with their scores, best first; none for an empty line. A line of
-        over `LONGEST_LINE` pieces is truncated, and counted in `truncated`. The beam is `BEAM`
-        wide by default. With `sampling` there is no beam: translations are drawn at random, and
-        `nbest` of them come in the order drawn.
-        """
-        if isinstance(lines, str):
-            raise TypeError("translate takes an iterable of lines; for one line, translate([line])")
-        several = self.translations(
-            lines,
-            beam=beam,
-            length_penalty=length_penalty,
-            nbest=1 if nbest is None else nbest,
-            sampling=sampling,
-        )
-        if nbest is not None:
-            return list(several)
-        return [found[0].text if found else "" for found in several]
-
-    def translations(
-        self,
-        lines: Iterable[str],
-        *,
-        beam: int | None = None,
-        length_penalty: float = 0.6,
-        nbest: int = 1,
-        sampling: Sampling | None = None,
-        window: int = WINDOW,
-        advance: Advance = ignore_progress,
-    ) -> Iterator[list[Translation]]:
-        """The `nbest` best translations of each line, as a stream: `window` lines at a time.
-
-        With `sampling`, `nbest` samples of each line; they do not depend on the window.
-        """
-        remaining = iter(lines)
-        lines_before = 0
-        while chunk := list(islice(remaining, window)):
-            found = self.hypotheses(
-                chunk,
-                beam=beam,
-                length_penalty=length_penalty,
-                nbest=nbest,
-                sampling=sampling,
-                first_number=lines_before,
-                advance=advance,
-            )
-            lines_before += len(chunk)
-            for hypotheses in found:
-                yield [self._translation(hypothesis) for hypothesis in hypotheses]
-
-    def _translation(self, hypothesis: Hypothesis) -> Translation:
-        text = self.target.decode(hypothesis.ids)
-        return Translation(text, hypothesis.score, hypothesis.log_probability)
-
-    def score(self, pairs: Iterable[tuple[str, str]]) -> list[ScoredPair]:
-        """Say, token by token, how much each target of (source, target) depends on its source.
-
-        The sentence weights are those that the pairs would get as one mini-batch. Without a
-        language model, there are neither CBMI nor weights.
-        """
-        from cbmi.inference.scoring import score_pairs
-
-        return score_pairs(self, list(pairs))
-
     def weights(self, objective: str = "cbmi", **settings: Any) -> Iterator[np.ndarray]:
         """The weight that an objective gives to every token of the run's training text.
 
@@ -312,23 +195,3 @@ class TrainedModel:
         from cbmi.inference.weights import training_weights
 
         return training_weights(self, objective, settings)
-
-
-def _beam_width(beam: int | None, nbest: int, sampling: Sampling | None) -> int:
-    """How many hypotheses to keep, after checking that this goes with the other settings."""
-    if sampling is not None:
-        if beam not in (None, 1):
-            raise UserError(f"beam is {beam}, but sampling has no beam: leave one of them out.")
-        if nbest < 1:
-            raise UserError(f"nbest is {nbest}, but should be at least 1.")
-        return 1
-    width = BEAM if beam is None else beam
-    if not 1 <= nbest <= width:
-        raise UserError(f"nbest is {nbest}, but should be between 1 and the beam's width, {width}.")
-    return width
-
-
-def truncation_note(count: int) -> str:
-    """How many lines were truncated, as a sentence."""
-    lines = "1 line was" if count == 1 else f"{count:,} lines were"
-    return f"{lines} over {LONGEST_LINE} pieces long and truncated there."

@@ -10,12 +10,16 @@ from pathlib import Path
 from cbmi.data.languages import CODES, base_code
 from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
+from cbmi.training.fitting import (
+    epoch_steps,
+    extent_of,
+    sizes_for,
+    validation_for,
+    warmup_for,
+)
 
 COMPRESSED = (".gz", ".xz", ".zst")
-SMALL = 100_000  # pairs from which on a larger model pays
-VALIDATIONS = 20  # of a stage
 EPOCHS = 20
-PIECES = 27  # of a sentence, on average
 
 TEMPLATE = """\
 # Train with: cbmi train {path}
@@ -28,9 +32,10 @@ data:
   train: {train}
 {valid}
 {test}
-  vocabulary: {{size: {size}}}  # pieces, for both sides together
+  # vocabulary: {{size: {size}}}  # pieces, for both sides together; without it, at most so many
 
-model: {model}  # tiny, small, base or big
+# Sizes that suit a corpus of {pairs:,} pairs.
+model: {{preset: {model}, dropout: {dropout}}}  # tiny, small, medium, base or big
 batch: {{tokens: {tokens}}}  # pieces per step
 optimizer: {{warmup: {warmup}, schedule: linear}}  # the learning rate rises, then falls to zero
 ema: 0.999  # averaged weights are validated and used
@@ -76,9 +81,10 @@ def run_file(
                 f"--{option}-language: {file} does not say its language; name it, such as en."
             )
         codes.append(code)
-    is_small = pairs < SMALL
-    tokens = 4096 if is_small else 8192
-    steps = _round(max(200, min(30_000, EPOCHS * pairs * PIECES // tokens)))
+    sizes = sizes_for(pairs)
+    extent = extent_of(train)
+    epoch = epoch_steps(extent, sizes.tokens)
+    steps = _round(max(200, min(30_000, EPOCHS * epoch)))
     without = "  # valid: [FILE, FILE]  # without it there is no validation, and the last is used"
     return TEMPLATE.format(
         path=path,
@@ -88,13 +94,15 @@ def run_file(
         train=_list(train),
         valid=f"  valid: {_list(valid)}" if valid else without,
         test=f"  test: {{test: {_list(test)}}}" if test else "  # test: {NAME: [FILE, FILE]}",
-        size=8000 if is_small else 16000,
-        model="small" if is_small else "base",
-        tokens=tokens,
-        warmup=_round(min(4000, max(20, steps // 8))),
+        size=sizes.pieces,
+        pairs=pairs,
+        model=sizes.preset,
+        dropout=sizes.dropout,
+        tokens=sizes.tokens,
+        warmup=warmup_for(epoch, steps),
         steps=steps,
         half=_round(steps // 2),
-        every=_round(max(20, steps // VALIDATIONS)),
+        every=validation_for(epoch),
     )
 
 

@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 
 from cbmi.data.text import count_lines, read_pairs, report_repaired
-from cbmi.data.vocabulary import BOS
 from cbmi.data.words import Word, words
 from cbmi.decoding.queue import Advance
 from cbmi.decoding.translate import ignore_progress
 from cbmi.errors import UserError
-from cbmi.inference.model import TrainedModel
-from cbmi.model import Packed, pack_sentences, shift_right
+from cbmi.inference.base import Model
+from cbmi.model import Packed, pack_sentences
 from cbmi.objectives import build
-from cbmi.objectives.base import SINGLE_RANK, words_of_tokens
+from cbmi.objectives.base import words_of_tokens
 from cbmi.objectives.cbmi import Cbmi, normalised_by_length, packed_cbmi_weights
+from cbmi.objectives.ranks import SINGLE_RANK
 from cbmi.progress import bar, say
 from cbmi.training.stage_inputs import boundaries_of_words
 
@@ -137,7 +137,7 @@ def _rounded(values: np.ndarray) -> list[float]:
     return [round(value, DIGITS) for value in values.tolist()]
 
 
-def score_files(model: TrainedModel, files: Sequence[str], output: TextIO, spool: Path) -> int:
+def score_files(model: Model, files: Sequence[str], output: TextIO, spool: Path) -> int:
     """Score a parallel corpus as a stream: one JSON record per pair, in order.
 
     Gives the number of pairs. Sentence weights need the whole file's statistics, so the records
@@ -173,10 +173,10 @@ def score_files(model: TrainedModel, files: Sequence[str], output: TextIO, spool
     return len(sentence_weights)
 
 
-def without_cbmi(model: TrainedModel) -> str:
+def without_cbmi(model: Model) -> str:
     """What to say of scores that a run without a language model gives."""
     return (
-        f"{model.run.path} has no language model, so there are neither CBMI nor weights, only "
+        f"{model.path} has no language model, so there are neither CBMI nor weights, only "
         "log p_NMT; train one with language_model: train."
     )
 
@@ -192,7 +192,7 @@ def _unrounded(pair: ScoredPair) -> dict[str, Any]:
 
 
 def score_pairs(
-    model: TrainedModel, pairs: Sequence[Pair], advance: Advance = ignore_progress
+    model: Model, pairs: Sequence[Pair], advance: Advance = ignore_progress
 ) -> list[ScoredPair]:
     """A few pairs, in order; together they are the mini-batch of the sentence weights."""
     scorer = PairScorer(model)
@@ -216,9 +216,8 @@ class _BatchScores(NamedTuple):
 class PairScorer:
     """Scores pairs with a run's translator and, if it has one, language model."""
 
-    def __init__(self, model: TrainedModel) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.language_model = model.language_model() if model.has_language_model else None
         self.settings = _cbmi_settings(model)
         self.boundaries: Tensor | None = None  # (vocabulary,) where token weights are of words
         if self.settings.unit == "word":
@@ -272,8 +271,7 @@ class PairScorer:
     @torch.inference_mode()
     def _scores(self, pairs: Sequence[Pair]) -> Iterator[_BatchScores]:
         for batch, source, target in packed_batches(self.model, pairs):
-            inputs = shift_right(target, BOS)
-            scores = self.model.gold_scores(self.language_model, source, inputs, target.ids)
+            scores = self.model.token_scores(source, target)
             lm = None if scores.lm is None else scores.lm.double().cpu()
             yield _BatchScores(batch, target, scores.nmt.double().cpu(), lm)
 
@@ -345,9 +343,9 @@ def sentence_means(values: Tensor, target: Packed) -> np.ndarray:
     return np.add.reduceat(values.numpy(), starts) / sizes
 
 
-def _cbmi_settings(model: TrainedModel) -> Cbmi:
+def _cbmi_settings(model: Model) -> Cbmi:
     """The scales of the run's last CBMI stage; the paper's if it has none."""
-    objective = build(model.config.objective("cbmi"), str(model.run.config_file))
+    objective = build(model.cbmi_settings(), str(model.path))
     assert isinstance(objective, Cbmi)
     # "official" depends on the padded length of a mini-batch, and a file has none.
     compare = "lengths" if objective.compare == "groups" else objective.compare
@@ -355,7 +353,7 @@ def _cbmi_settings(model: TrainedModel) -> Cbmi:
 
 
 def packed_batches(
-    model: TrainedModel, pairs: Sequence[Pair]
+    model: Model, pairs: Sequence[Pair]
 ) -> Iterator[tuple[list[int], Packed, Packed]]:
     """Indices of pairs of similar length, and their sources and targets on the model's device."""
     sources = model.encode(model.source, [source for source, _ in pairs])

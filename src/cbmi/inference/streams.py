@@ -8,14 +8,14 @@ from typing import TextIO
 
 from cbmi.data.text import count_lines, decode_lines, read_lines, report_repaired
 from cbmi.decoding import Sampling
-from cbmi.inference.model import WINDOW, TrainedModel, Translation
+from cbmi.inference.base import WINDOW, Model, Translation
 from cbmi.progress import bar, say
 
 NOTHING = Translation("", 0.0, 0.0)
 
 
 def translate_stream(
-    model: TrainedModel,
+    model: Model,
     file: str,
     output: TextIO,
     *,

@@ -1,1 +1,1 @@
-"""Public corpora by name."""
+"""Corpora in, models out: public corpora by name, and what other programs load."""

@@ -20,7 +20,7 @@ from cbmi.data.prepare import open_corpus
 from cbmi.data.vocabulary import SPECIALS, Vocabulary
 from cbmi.data.words import OUTER_PUNCTUATION, WORD_START, Word
 from cbmi.errors import UserError
-from cbmi.inference.model import LONGEST_LINE, TrainedModel
+from cbmi.inference.base import LONGEST_LINE, Model
 from cbmi.inference.scoring import DIGITS, PairScorer, ScoredPair
 from cbmi.progress import say
 from cbmi.reporting.cells import FACTORS, word_cells
@@ -80,7 +80,7 @@ _SCORE = "score"  # the batcher's key of all pairs to score
 class Inspector:
     """A model behind a batcher, and the pages in front of it."""
 
-    def __init__(self, model: TrainedModel) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self.scorer = PairScorer(model)
         self.batcher = Batcher(self._compute, WORK)
@@ -104,13 +104,13 @@ class Inspector:
         return application(routes, hosts, lifespan)
 
     async def _page(self, request: Request) -> Response:
-        data = self.model.config.data
+        source, target = self.model.languages
         view = {
-            "run": str(self.model.run.path),
+            "run": str(self.model.path),
             "coloured": self.model.has_language_model,
             "examples": self._examples(),
-            "source": data.source,
-            "target": data.target,
+            "source": source,
+            "target": target,
             "factors": FACTORS,
             "longest": LONGEST,
             "most": MOST,
@@ -120,7 +120,7 @@ class Inspector:
     def _examples(self) -> list[str]:
         """A few sources of the validation set, if it is there."""
         with suppress(UserError):
-            source = open_corpus(self.model.run.path, "valid").source
+            source = open_corpus(self.model.path, "valid").source
             fewest, most = EXAMPLE_PIECES
             fitting = np.flatnonzero((source.lengths >= fewest) & (source.lengths <= most))
             texts = []
@@ -146,8 +146,8 @@ class Inspector:
         return JSONResponse(openapi())
 
     async def _health(self, request: Request) -> Response:
-        data = self.model.config.data
-        return JSONResponse({"status": "ready", "source": data.source, "target": data.target})
+        source, target = self.model.languages
+        return JSONResponse({"status": "ready", "source": source, "target": target})
 
     async def _translate(self, request: Request) -> Response:
         if media_type(request) == TEXT:
@@ -330,7 +330,7 @@ def _one_line(text: str) -> str:
 
 
 def serve_inspector(
-    model: TrainedModel, host: str, port: int, show: bool, names: Iterable[str] = ()
+    model: Model, host: str, port: int, show: bool, names: Iterable[str] = ()
 ) -> None:
     """Serve the page and the API until stopped; `show` opens the page in the browser."""
     sock = listen(host, port)
