@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 import cbmi
-from cbmi.data.text import is_copy, read_lines, read_pairs
+from cbmi.data.lines import read_lines
+from cbmi.data.text import is_copy, read_corpora, read_pairs
 from cbmi.evaluation.ranking import roc_auc
 from cbmi.files import to_json, write_atomically
 from cbmi.filtering.rules import SIGNALS, FilterSettings, PairTable, Verdict, pair_features
@@ -244,11 +245,13 @@ def experiment(
     subprocess.run(command, check=True)
 
 
-def scores(out: Path, tests: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Figures]]:
+def scores(
+    out: Path, tests: Mapping[str, Sequence[str]], languages: tuple[str, str]
+) -> dict[str, dict[str, Figures]]:
     """By system and test set: BLEU, chrF, and the share of translations that copy their source."""
     sources = {}
     for name, files in tests.items():
-        sources[name] = [source for source, _ in read_pairs(files, Counter())]
+        sources[name] = [source for source, _ in read_pairs(files, languages, Counter())]
     found: dict[str, dict[str, Figures]] = {}
     for path in sorted((out / "jobs").glob("*/result.json")):
         result = json.loads(path.read_text())
@@ -362,11 +365,12 @@ def main() -> None:
     tests = dict(config.data.test)
     if config.data.valid:
         tests["valid"] = config.data.valid
-    clean = list(read_pairs(config.data.train, Counter()))
+    files = [corpus.files for corpus in config.data.train]
+    clean = list(read_corpora(files, config.data.languages, Counter()))
     pairs, truth = spoil(clean, options.share, options.seed)
     if options.report:
         found = json.loads((out / "filtering.json").read_text())
-        found["scores"] = scores(out, tests)
+        found["scores"] = scores(out, tests, config.data.languages)
         print(table(found) + "\n\n" + rules_table(pairs, truth))
         return
     bad = np.array([kind != "" for kind in truth])
@@ -382,11 +386,15 @@ def main() -> None:
     counts = {name: truth.count(name) for name in KINDS}
     counts["all"] = int(bad.sum())
     qualities = {name: quality(own, truth) for name, own in values.items()}
-    found = {"pairs": counts, "signals": qualities, "scores": scores(out, tests)}
+    found = {
+        "pairs": counts,
+        "signals": qualities,
+        "scores": scores(out, tests, config.data.languages),
+    }
     write_atomically(out / "filtering.json", to_json(found))
     if not options.no_training:
         train_on_kept(options, pairs, bad, values)
-        found["scores"] = scores(out, tests)
+        found["scores"] = scores(out, tests, config.data.languages)
         write_atomically(out / "filtering.json", to_json(found))
     print(table(found) + "\n\n" + rules_table(pairs, truth))
 

@@ -45,7 +45,7 @@ class Tokenizer:
 
 def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
     """Ids of the pairs, and log p_LM of every label."""
-    pairs = list(read_pairs(files, Counter()))
+    pairs = list(read_pairs(files, model.languages, Counter()))
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "lm": []}
     language_model = model.language_model()
     with bar("Scoring", len(pairs), "pairs") as progress:
@@ -152,7 +152,7 @@ def main() -> None:
             known = {row["objective"] for row in csv.DictReader(file)}
     model = TrainedModel(options.run, precision="fp32")
     data = rows_of(model, options.train)
-    test = list(read_pairs(options.test, Counter()))
+    test = list(read_pairs(options.test, model.languages, Counter()))
     references = [target for _, target in test]
     for objective in ("ce", "cbmi"):
         if objective in known:

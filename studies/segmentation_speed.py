@@ -14,8 +14,8 @@ from collections import Counter
 from itertools import islice
 
 from cbmi.config import SegmentationSettings
+from cbmi.data.lines import read_lines
 from cbmi.data.segmentations import WordSampler
-from cbmi.data.text import read_lines
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.reporting.tables import markdown_table
 

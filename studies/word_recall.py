@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cbmi.data.text import read_lines
+from cbmi.data.lines import read_lines
 from cbmi.reporting.tables import markdown_table
 
 EDGES = (0, 1, 10, 100, 1_000, 10_000)  # occurrences in training; each bin goes up to the next

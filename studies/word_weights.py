@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from word_recall import EDGES, bin_of, bin_title, counts_of
 
-from cbmi.data.text import read_lines
+from cbmi.data.lines import read_lines
 from cbmi.data.words import OUTER_PUNCTUATION, means, sums, words
 from cbmi.reporting.tables import markdown_table
 

@@ -113,7 +113,9 @@ Name = Annotated[str, BeforeValidator(_fit_for_files)]  # of what has a file or 
 def _one_or_two(value: Any) -> Any:
     files = [value] if isinstance(value, str) else value
     if not isinstance(files, list | tuple) or len(files) not in (1, 2):
-        raise ValueError("should name two aligned files, source and target, or one .tsv")
+        raise ValueError(
+            "should name two aligned files, source and target, or one that holds both sides"
+        )
     return files
 
 
@@ -147,7 +149,7 @@ class Settings(BaseModel):
 class CorpusSettings(Settings):
     """A part of the training data."""
 
-    files: Files  # two aligned files, or one .tsv; .gz, .xz and .zst are read as they are
+    files: Files  # two aligned files, or one that holds both sides: .tsv, .tmx, .po, …
     weight: PositiveFloat = 1.0  # how often an epoch has each of its pairs, on average
 
 
@@ -236,6 +238,10 @@ class DataSettings(Settings):
     max_length: PositiveInt = 256
     segmentations: SegmentationSettings | None = None  # None: pieces as BPE gives them
     drop_copies: Flag = False  # leave out training pairs whose target equals their source
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source, self.target
 
     def train_files(self) -> tuple[str, ...]:
         """All files of the training data."""

@@ -382,6 +382,21 @@ def _is_written(file: Path, path: Path) -> bool:
     return beside or above or below
 
 
+def check_outputs(outputs: Iterable[Path], prefix: str | Path, inputs: Iterable[str]) -> None:
+    """Refuse outputs, which begin with `prefix`, that would overwrite an input or are folders."""
+    inputs = list(inputs)
+    for path in outputs:
+        for file in inputs:
+            if path.exists() and Path(file).exists() and path.samefile(file):
+                raise UserError(
+                    f"{file} would be overwritten by output {prefix}: choose another prefix."
+                )
+        if path.is_dir():
+            raise UserError(
+                f"{path}: this is a folder, but has to be a file: choose another output."
+            )
+
+
 def check_writable(folder: Path) -> None:
     """Refuse a folder that cannot be written to, or cannot be made, before work is done for it."""
     existing = folder.absolute()

@@ -187,7 +187,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     bad.write_bytes(b"ba\n" * 39 + b"\xff\n")
     files = (str(tmp_path / "train.src"), str(bad))
     with pytest.raises(UserError, match="line 40"):
-        encode([files], vocabulary, vocabulary, tmp_path / "out", 256)
+        encode([files], ("en", "de"), (vocabulary, vocabulary), tmp_path / "out", 256)
     assert sorted(path.name for path in tmp_path.iterdir() if "out" in path.name) == []
 
 
@@ -279,7 +279,7 @@ from pathlib import Path
 from cbmi.data.prepare import encode
 from cbmi.data.vocabulary import Vocabulary
 vocabulary = Vocabulary(Path(sys.argv[1]).read_bytes())
-encode([(sys.argv[2], sys.argv[2])], vocabulary, vocabulary, Path(sys.argv[3]), 256)
+encode([(sys.argv[2],) * 2], ('en', 'de'), (vocabulary, vocabulary), Path(sys.argv[3]), 256)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from cbmi.data.text import count_lines, open_bytes, read_lines, read_pairs
+from cbmi.data.compressed import open_bytes
+from cbmi.data.lines import count_lines, read_lines
+from cbmi.data.text import read_pairs
 from cbmi.errors import UserError
 
 
@@ -99,7 +101,7 @@ def test_missing_files_and_folders(tmp_path):
 
 
 def pairs(*paths: Path) -> list[tuple[str, str]]:
-    return list(read_pairs([str(path) for path in paths], Counter()))
+    return list(read_pairs([str(path) for path in paths], ("en", "de"), Counter()))
 
 
 def test_two_files_or_one_with_tabs(tmp_path):

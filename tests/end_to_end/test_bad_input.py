@@ -96,7 +96,7 @@ def test_an_empty_corpus(task, content):
         ("data.train.0.x=1", "data.train.0 has no settings below it"),
         (
             "data.train=[a, b, c]",
-            "data.train: should name two aligned files, source and target, or one .tsv",
+            "should name two aligned files, source and target, or one that holds both sides",
         ),
         ("log=fast", "log: should be a mapping of keys to values, not 'fast'"),
         ("stages.adpt.steps=3", "there is no item 'adpt' (did you mean 'adapt'?)"),

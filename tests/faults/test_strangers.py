@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tasks import cbmi, environment, refused, write_run, write_task
 
 from cbmi.config import read_config
-from cbmi.data import text as text_module
+from cbmi.data import lines as lines_module
 from cbmi.data.vocabulary import learn
 from cbmi.errors import UserError
 from cbmi.experiments import runner
@@ -191,7 +191,7 @@ def test_bytes_that_are_no_text_end_in_a_sentence(trained, run, name):
 
 
 def test_a_line_beyond_memory_is_a_sentence(trained, monkeypatch, tmp_path):
-    monkeypatch.setattr(text_module, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 1000)
     file = tmp_path / "long.gz"
     with gzip.open(file, "wb") as packed:
         packed.write(b"short\n" + b"x" * 2_000_000 + b"\n")

@@ -149,7 +149,7 @@ def test_one_tsv_is_as_good_as_two_files(small_run, tmp_path):
     assert results["one"] == results["two"]
     for command in ("filter", "score"):
         message = refused(command, small_run / "run", "--source", files[0], "-o", tmp_path / "z")
-        assert message.endswith("only a .tsv holds both sides.")
+        assert message.endswith("it holds one side only.")
 
 
 def test_filtering_by_likelihood(small_run, tmp_path):

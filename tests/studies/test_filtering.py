@@ -110,7 +110,7 @@ def test_copies_among_the_translations_are_counted(filtering, tmp_path):
     start = tmp_path / "jobs" / "dirty-1-start"
     start.mkdir()
     (start / "result.json").write_text(json.dumps({"kind": "start"}))
-    found = filtering.scores(tmp_path, {"test": tuple(map(str, files))})
+    found = filtering.scores(tmp_path, {"test": tuple(map(str, files))}, ("en", "de"))
     shares = {name: own["test"]["copies"] for name, own in found.items()}
     assert shares == {"dirty, ce": 0.25, "dirty, ce, seed 2": 0.0, "good, ce": 0.25}
     printed = filtering.table(

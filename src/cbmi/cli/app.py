@@ -91,9 +91,12 @@ Beam = Annotated[
 ]
 TargetFile = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Translations of the source sentences; omit with a .tsv."),
+    typer.Option(
+        metavar="FILE",
+        help="Translations of the source; omit if its file has both sides.",
+    ),
 ]
-SOURCE_HELP = "Source sentences; or a .tsv of sources and translations."
+SOURCE_HELP = "Source sentences; or both sides in one file: .tsv, .tmx, .po, .jsonl, …"
 Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
 HostNames = Annotated[
     list[str] | None,
@@ -210,15 +213,15 @@ def check_output(path: Path, *inputs: str | None) -> None:
             raise UserError(f"{name} would be overwritten by -o {path}: choose another name.")
 
 
-def pair_files(source: str, target: str | None) -> tuple[str, ...]:
-    """The files of a parallel corpus: two, or one of two columns."""
-    both_sides = ".tsv" in Path(source).suffixes
+def pair_files(source: str, target: str | None, option: str = "--target") -> tuple[str, ...]:
+    """The files of a parallel corpus: two, or one that holds both sides."""
+    from cbmi.data.formats import has_both_sides
+
+    both_sides = has_both_sides(source)
     if target is not None:
         if both_sides:
-            raise UserError(f"--target: {source} has both sides; leave out {target}.")
+            raise UserError(f"{option}: {source} has both sides; leave out {target}.")
         return source, target
     if not both_sides:
-        raise UserError(
-            f"--target: name the translations of {source}; only a .tsv holds both sides."
-        )
+        raise UserError(f"{option}: name the translations of {source}; it holds one side only.")
     return (source,)

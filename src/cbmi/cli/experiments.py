@@ -9,7 +9,7 @@ import typer
 
 from cbmi.cli.app import DATA, STUDY, App, Overrides, app, stopping
 
-corpus = App(help="Corpora by name: the built-in one, and public ones.")
+corpus = App(help="Corpora: other formats to lines of text; known ones by name.")
 app.add_typer(corpus, name="corpus", rich_help_panel=DATA)
 
 
@@ -67,3 +67,35 @@ def corpus_get(
     from cbmi.interop.corpora import get_corpus
 
     get_corpus(name, output or Path("data") / name)
+
+
+@corpus.command("convert")
+def corpus_convert(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="TMX, XLIFF, PO, CSV, TSV, JSON lines or Parquet; or text, source and target in "
+            "turn. All but Parquet also as .gz, .xz or .zst.",
+        ),
+    ],
+    source: Annotated[str, typer.Option(metavar="CODE", help="Language; en takes en-GB, too.")],
+    target: Annotated[str, typer.Option(metavar="CODE", help="Likewise.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="PREFIX", help="PREFIX.en and PREFIX.de.")
+    ],
+    columns: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="SOURCE TARGET",
+            help="Of a table: the columns' names, if they are not the languages.",
+        ),
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write PREFIX.report.json: what was left out, and why.")
+    ] = False,
+) -> None:
+    """Make two aligned files of text out of files in other formats."""
+    from cbmi.data.convert import convert
+
+    convert(files, (source, target), output, columns, report)

@@ -65,11 +65,22 @@ def translate(
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
-    """Translate text, line by line."""
+    """Translate text, line by line; or fill in a .po or XLIFF file, marked for review."""
     import cbmi
+    from cbmi.inference.documents import is_document, translate_document
     from cbmi.inference.streams import translate_stream
 
     sampling = _sampling(sample, temperature, top_k, seed, beam)
+    if is_document(file):
+        if output is None:
+            raise UserError(f"-o: name the file to write, a copy of {file} with translations.")
+        if sample or scores or nbest > 1:
+            raise UserError(
+                f"{file}: it takes one translation; leave out --nbest, --scores and --sample."
+            )
+        check_output(output, file)
+        translate_document(cbmi.load(run, checkpoint, device), file, output, beam, length_penalty)
+        return
     with writer(output, file) as out:
         model = cbmi.load(run, checkpoint, device)
         translate_stream(
@@ -143,7 +154,7 @@ def evaluate(
 ) -> None:
     """BLEU, chrF and TER with intervals; several systems are tested against the first."""
     import cbmi
-    from cbmi.data.text import read_lines, report_repaired
+    from cbmi.data.lines import read_lines, report_repaired
     from cbmi.data.words import looks_unspaced
     from cbmi.evaluation.text_table import render
     from cbmi.progress import say
@@ -253,12 +264,12 @@ def inspect(
         raise UserError("--sentence: this is not valid UTF-8.")
     for folder in (output.resolve().parent, *([figures] if figures else [])):
         check_writable(folder)
-    pairs = [sentence] if sentence else read_some(files, limit)
     import cbmi
 
     models = [cbmi.load(run, checkpoint, device, SCORING_PRECISION)]
     if compare:
         models.append(cbmi.load(compare, None, device, SCORING_PRECISION))
+    pairs = [sentence] if sentence else read_some(files, models[0].languages, limit)
     inspect_pairs(models, pairs, output, figures, pair)
 
 

@@ -18,6 +18,7 @@ from cbmi.cli.app import (
     RunFolder,
     app,
     check_output,
+    pair_files,
     spool,
     stopping,
     writer,
@@ -32,9 +33,15 @@ Strict = Annotated[
 @app.command(rich_help_panel=TRAIN)
 def init(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Training text, one sentence per line.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Training text, one sentence per line; or one file with both sides.",
+        ),
     ],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Its translation.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Its translation.")
+    ] = None,
     valid: Annotated[
         tuple[str, str] | None, typer.Option(metavar="SOURCE TARGET", help="Validation set.")
     ] = None,
@@ -59,7 +66,8 @@ def init(
     if output.exists():
         raise UserError(f"{output}: there is such a file already; choose another name with -o.")
     languages = (source_language, target_language)
-    write_atomically(output, run_file(output, (source, target), languages, valid, test))
+    files = pair_files(source, target, "TARGET")
+    write_atomically(output, run_file(output, files, languages, valid, test))
     say(f"{output} is written; look at it, then: cbmi train {output}")
 
 

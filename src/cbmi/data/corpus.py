@@ -41,7 +41,8 @@ class CorpusMeta:
     dtype: str  # of the ids
     tokens: Mapping[str, int]  # "source" and "target": ids, ends of sentences included
     files: tuple[str, ...] = ()  # the text that it was made from
-    # Pairs of the text that are missing here, by reason: "empty", "too_long", "copies".
+    # Pairs of the text that are missing here, by reason: "empty", "too_long", "copies", and
+    # what a format has that is not a pair.
     left_out: Mapping[str, int] = field(default_factory=dict)
     copies: int = 0  # pairs here whose target equals their source
     repaired_lines: int = 0

@@ -15,7 +15,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from cbmi.config import DataSettings
-from cbmi.data.text import is_copy, read_pairs
+from cbmi.data.formats.entry import Languages
+from cbmi.data.text import Pair, is_copy, read_pairs
 
 LOOKED_THROUGH = 20_000  # pairs from which the sample is taken
 SAMPLE = 500  # pairs, evenly spread
@@ -145,7 +146,7 @@ def remarks_on(data: DataSettings) -> list[str]:
 
 
 def _remarks_on_corpus(files: Sequence[str], data: DataSettings) -> list[str]:
-    pairs = _sample(files)
+    pairs = _sample(files, data.languages)
     where = f"{' and '.join(files)}, {len(pairs):,} pairs of it"
     copies = sum(is_copy(pair) for pair in pairs)
     if pairs and copies >= MOST * len(pairs):
@@ -222,10 +223,10 @@ def _may_be(found: str, code: str) -> bool:
     return found == code or any(found in group and code in group for group in ALIKE)
 
 
-def _sample(files: Sequence[str]) -> list[tuple[str, str]]:
+def _sample(files: Sequence[str], languages: Languages) -> list[Pair]:
     """Pairs with text on both sides, evenly spread over the beginning of a corpus."""
     filled = []
-    for source, target in islice(read_pairs(files, Counter()), LOOKED_THROUGH):
+    for source, target in islice(read_pairs(files, languages, Counter()), LOOKED_THROUGH):
         if source.strip() and target.strip():
             filled.append((source, target))
     step = max(1, len(filled) // SAMPLE)

@@ -22,8 +22,16 @@ from cbmi.data.corpus import (
     read_meta,
 )
 from cbmi.data.foreign_vocabulary import can_be_sampled, import_vocabulary
+from cbmi.data.formats.entry import REASONS, Languages
 from cbmi.data.segmentations import check_segmentations, open_segmentations, sample_segmentations
-from cbmi.data.text import count_lines, is_copy, read_corpora, read_pairs
+from cbmi.data.text import (
+    check_pairs,
+    count_pairs,
+    is_copy,
+    left_out_of,
+    read_corpora,
+    read_pairs,
+)
 from cbmi.data.vocabulary import Vocabulary, learn
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, digest, to_json, unchanged
@@ -80,23 +88,27 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
     if train_folder.exists() and not again:
         check_digests(train_folder, read_meta(train_folder).digests)
     else:
-        encode(train_files, source, target, train_folder, data.max_length, data.drop_copies)
+        encode(
+            train_files,
+            data.languages,
+            (source, target),
+            train_folder,
+            data.max_length,
+            data.drop_copies,
+        )
         _report_copies(train_folder)
     if data.valid and valid_folder.exists() and not again:
         check_digests(valid_folder, read_meta(valid_folder).digests)
     elif data.valid:
-        encode([data.valid], source, target, valid_folder, LONGEST_VALIDATION)
+        vocabularies = (source, target)
+        encode([data.valid], data.languages, vocabularies, valid_folder, LONGEST_VALIDATION)
     check_unchanged(train_folder, data.train_files())
     if data.segmentations and segmentations_folder.exists() and not again:
         check_segmentations(segmentations_folder)
     elif data.segmentations:
+        vocabularies = (source, target)
         sample_segmentations(
-            Corpus(train_folder),
-            train_files,
-            (source, target),
-            segmentations_folder,
-            data.segmentations,
-            data.max_length,
+            Corpus(train_folder), data, vocabularies, segmentations_folder, data.segmentations
         )
     if data.valid:
         check_unchanged(valid_folder, data.valid)
@@ -147,7 +159,10 @@ def learn_vocabularies(data: DataSettings, folder: Path) -> None:
         if data.drop_copies:
             what += " that is not a copy"
         raise UserError(f"{' and '.join(data.train_files())}: there is {what} to train on.")
-    pairs = _count_pairs([corpus.files for corpus in data.train]) or 0
+    files = [corpus.files for corpus in data.train]
+    pairs = _count_pairs(files, data.languages)
+    if pairs is None:
+        pairs = sum(check_pairs(corpus, data.languages) for corpus in files)
     with atomic_folder(folder) as temporary:
         source_file, target_file = vocabulary_files(temporary, data.vocabulary.shared)
         size = data.vocabulary.size
@@ -173,7 +188,8 @@ def _sample(data: DataSettings, sides: tuple[int, ...], pairs: int) -> Iterator[
 
 
 def _usable_pairs(data: DataSettings) -> Iterator[tuple[str, str]]:
-    for pair in read_corpora([corpus.files for corpus in data.train], Counter()):
+    files = [corpus.files for corpus in data.train]
+    for pair in read_corpora(files, data.languages, Counter()):
         unwanted_copy = data.drop_copies and is_copy(pair)
         if _has_text(pair) and not unwanted_copy:
             yield pair
@@ -185,11 +201,11 @@ def _has_text(pair: tuple[str, str]) -> bool:
     return bool(source.strip()) and bool(target.strip())
 
 
-def _count_pairs(corpora: Sequence[Sequence[str]]) -> int | None:
-    """Lines of several corpora; None if one of them cannot be counted."""
+def _count_pairs(corpora: Sequence[Sequence[str]], languages: Languages) -> int | None:
+    """Pairs of several corpora; None if one of them cannot be counted quickly."""
     total = 0
     for files in corpora:
-        count = count_lines(files[0])
+        count = count_pairs(files, languages)
         if count is None:
             return None
         total += count
@@ -198,8 +214,8 @@ def _count_pairs(corpora: Sequence[Sequence[str]]) -> int | None:
 
 def encode(
     corpora: Sequence[Sequence[str]],
-    source: Vocabulary,
-    target: Vocabulary,
+    languages: Languages,
+    vocabularies: tuple[Vocabulary, Vocabulary],
     folder: Path,
     longest: int,
     drop_copies: bool = False,
@@ -209,8 +225,9 @@ def encode(
     Left out and counted: pairs with an empty side, pairs with over `longest` pieces on a side, and
     copies if `drop_copies`.
     """
-    repairs: Counter[str] = Counter()
-    dtype = np.dtype(np.uint16 if max(len(source), len(target)) <= 1 << 16 else np.int32)
+    counts: Counter[str] = Counter()
+    largest = max(len(vocabulary) for vocabulary in vocabularies)
+    dtype = np.dtype(np.uint16 if largest <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
     files = [file for corpus in corpora for file in corpus]
     parts = []
@@ -219,19 +236,19 @@ def encode(
             SideWriter(temporary, "source", dtype) as source_side,
             SideWriter(temporary, "target", dtype) as target_side,
             open(temporary / "lines", "wb") as line_numbers,
-            bar(title, _count_pairs(corpora), "pairs") as progress,
+            bar(title, _count_pairs(corpora, languages), "pairs") as progress,
         ):
-            encoder = _Encoder((source, target), (source_side, target_side), longest, drop_copies)
+            encoder = _Encoder(vocabularies, (source_side, target_side), longest, drop_copies)
             for corpus in corpora:
                 before = encoder.tally.kept
-                pairs = read_pairs(corpus, repairs)
+                pairs = read_pairs(corpus, languages, counts)
                 while chunk := list(islice(pairs, CHUNK)):
                     kept = encoder.add(chunk)
                     line_numbers.write((progress.done + kept).tobytes())
                     progress.advance(len(chunk))
                 parts.append(encoder.tally.kept - before)
         tally = encoder.tally
-        left_out = _left_out(tally, longest, repairs["repaired"])
+        left_out = _left_out(tally, longest, counts)
         if not tally.kept:
             raise UserError(f"{' and '.join(files)}: no usable pair is left ({left_out}).")
         meta = CorpusMeta(
@@ -239,9 +256,14 @@ def encode(
             dtype=dtype.name,
             tokens={"source": source_side.tokens, "target": target_side.tokens},
             files=tuple(files),
-            left_out={"empty": tally.empty, "too_long": tally.too_long, "copies": tally.copies},
+            left_out={
+                "empty": tally.empty,
+                "too_long": tally.too_long,
+                "copies": tally.copies,
+            }
+            | {reason: counts[reason] for reason in REASONS if counts[reason]},
             copies=tally.copies_kept,
-            repaired_lines=repairs["repaired"],
+            repaired_lines=counts["repaired"],
             parts=tuple(parts) if len(parts) > 1 else (),
             sha256=tuple(digest(path) for path in files),
             digests=digests_of(temporary),
@@ -262,12 +284,15 @@ class _Tally:
     copies: int = 0  # left out for that
 
 
-def _left_out(tally: _Tally, longest: int, repaired: int) -> str:
+def _left_out(tally: _Tally, longest: int, counts: Counter[str]) -> str:
     text = f"left out: {tally.empty:,} with an empty side, {tally.too_long:,} over {longest} pieces"
     if tally.copies:
         text += f", {tally.copies:,} copies"
-    if repaired:
-        text += f"; repaired: {repaired:,} lines (byte-order mark, NUL)"
+    entries = left_out_of(counts)
+    if entries:
+        text += f", {entries}"
+    if counts["repaired"]:
+        text += f"; repaired: {counts['repaired']:,} lines (byte-order mark, NUL)"
     return text
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cbmi.config import SegmentationSettings
+from cbmi.config import DataSettings, SegmentationSettings
 from cbmi.data.bpe_dropout import MergeTable, SampledWords, sample_words
 from cbmi.data.corpus import Corpus, Side, SideWriter, check_digests, damaged, digests_of
 from cbmi.data.text import read_corpora
@@ -135,23 +135,21 @@ def without_long_lines(lines: PackedLines, longest: int, plain: PackedLines) -> 
 
 def sample_segmentations(
     corpus: Corpus,
-    text: Sequence[Sequence[str]],
+    data: DataSettings,
     vocabularies: tuple[Vocabulary, Vocabulary],
     folder: Path,
     settings: SegmentationSettings,
-    longest: int,
 ) -> None:
     """Sample the segmentations of the pairs of a prepared corpus into `folder`.
 
-    `text`: the files of the corpora that it was made from. `vocabularies`: of the source and of
-    the target. A line that would have over `longest` pieces keeps its plain segmentation.
+    `data`: what it was made from. `vocabularies`: of the source and of the target. A line that
+    would have over `data.max_length` pieces keeps its plain segmentation.
     """
     sides = {"source": corpus.source, "target": corpus.target}
     sampled = [name for name in sides if settings.sides in (name, "both")]
     dtype = np.dtype(corpus.meta.dtype)
     total = len(corpus) * settings.samples
-    files = [file for part in text for file in part]
-    with atomic_folder(folder) as temporary, unchanged(files), ExitStack() as stack:
+    with atomic_folder(folder) as temporary, unchanged(data.train_files()), ExitStack() as stack:
         writers: dict[str, list[SideWriter]] = {name: [] for name in sampled}
         for number in range(settings.samples):
             (temporary / str(number)).mkdir()
@@ -163,13 +161,15 @@ def sample_segmentations(
             if name in sampled:
                 samplers[name] = WordSampler(vocabulary, settings, name)
         progress = stack.enter_context(bar("Sampling segmentations", total, "pairs"))
-        for block, (pairs, texts) in enumerate(_blocks(corpus, text)):
+        for block, (pairs, texts) in enumerate(_blocks(corpus, data)):
             for name in sampled:
                 index = 0 if name == "source" else 1
                 plain = sides[name].select(pairs)
                 samples = samplers[name].segmentations([text[index] for text in texts], block)
                 for writer, lines in zip(writers[name], samples, strict=True):
-                    kept = without_long_lines(lines, longest, PackedLines(plain.ids, plain.lengths))
+                    kept = without_long_lines(
+                        lines, data.max_length, PackedLines(plain.ids, plain.lengths)
+                    )
                     writer.add_packed(kept.ids, kept.lengths)
             progress.advance(len(pairs) * settings.samples)
         tokens = {}
@@ -187,11 +187,12 @@ def sample_segmentations(
 
 
 def _blocks(
-    corpus: Corpus, files: Sequence[Sequence[str]]
+    corpus: Corpus, data: DataSettings
 ) -> Iterator[tuple[np.ndarray, list[tuple[str, str]]]]:
     """Numbers and text of the corpus's pairs, block by block."""
     first = 0
-    text = enumerate(read_corpora(files, Counter()))
+    files = [part.files for part in data.train]
+    text = enumerate(read_corpora(files, data.languages, Counter()))
     remaining = iter(corpus.lines.tolist())
     wanted = next(remaining, None)
     block: list[tuple[str, str]] = []

@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from cbmi.data.corpus import Corpus, TokenValueBlock
-from cbmi.data.text import count_lines, read_lines, report_repaired
+from cbmi.data.lines import count_lines, read_lines, report_repaired
 from cbmi.errors import UserError
 from cbmi.progress import bar, counted
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import cbmi
+from cbmi.data.text import Pair
 from cbmi.demo.corpus import write as write_corpus
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import EvaluationReport
 from cbmi.evaluation.ranking import roc_auc
 from cbmi.files import disk_errors, write_atomically
 from cbmi.inference.base import Model
-from cbmi.inference.scoring import Pair, ScoredPair
+from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import clock, say
 from cbmi.reporting.tables import signed

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cbmi.data.text import read_corpora, read_lines
+from cbmi.config import RunSettings
+from cbmi.data.lines import read_lines
+from cbmi.data.text import read_corpora
 from cbmi.errors import UserError
 from cbmi.evaluation.paired_t import holm
 from cbmi.evaluation.robustness import Robustness, count_words, robustness
@@ -117,9 +119,9 @@ def _robustness(plan: Plan, results: Sequence[JobResult]) -> list[RobustnessReco
         config = next(job.config for job in plan.jobs.values() if job.task == task)
         language = config.data.target
         corpora = [corpus.files for corpus in config.data.train]
-        training = count_words(_targets(*corpora), language)
+        training = count_words(_targets(config, *corpora), language)
         for test_set in test_sets:
-            references = list(_targets(config.data.test[test_set]))
+            references = list(_targets(config, config.data.test[test_set]))
             by_job: dict[str, Robustness] = {}
             for result in own:
                 if result.job not in by_job:
@@ -137,8 +139,8 @@ def _translated(results: Sequence[JobResult], test_set: str) -> bool:
     return bool(results) and all(test_set in result.scores for result in results)
 
 
-def _targets(*corpora: Sequence[str]) -> Iterator[str]:
-    for _, target in read_corpora(corpora, Counter()):
+def _targets(config: RunSettings, *corpora: Sequence[str]) -> Iterator[str]:
+    for _, target in read_corpora(corpora, config.data.languages, Counter()):
         yield target
 
 
@@ -169,7 +171,7 @@ def _with_scores(result: JobResult, scores: dict[tuple[str, str], dict[str, floa
 
 def _metric(plan: Plan, task: str, test_set: str, name: MetricName) -> Metric:
     config = next(job.config for job in plan.jobs.values() if job.task == task)
-    return Metric(name, list(_targets(config.data.test[test_set])), config.data.target)
+    return Metric(name, list(_targets(config, config.data.test[test_set])), config.data.target)
 
 
 def _resampled_by_job(

@@ -17,8 +17,9 @@ from typing import TextIO
 import numpy as np
 import torch
 
+from cbmi.data.formats.entry import Languages
 from cbmi.errors import UserError
-from cbmi.files import alone_in, atomic_files, unchanged, write_together
+from cbmi.files import alone_in, atomic_files, check_outputs, unchanged, write_together
 from cbmi.filtering.page import filter_page
 from cbmi.filtering.rules import (
     RULED_OUT,
@@ -78,7 +79,8 @@ def filter_files(
     """Score a corpus and split it, alone or with the other processes that torchrun started.
 
     `run` is a run directory or a folder exported from one, or a model in float32 that is used as it
-    is: `checkpoint` and `device` are for the former. `files` are two aligned files or one .tsv;
+    is: `checkpoint` and `device` are for the former. `files` are two aligned files, or one that
+    holds both sides;
     what is written begins with `output`.
     """
     if isinstance(run, Model):
@@ -111,7 +113,7 @@ def filter_corpus(
     scores = CorpusScores(Path(f"{prefix}.scores"), model, files)
     scores.check()
     outputs = _outputs(prefix, model)
-    _check_outputs(outputs, prefix, files)
+    check_outputs(outputs.parts(), prefix, files)
     alone = alone_in(scores.folder) if world.first else nullcontext()
     with alone, unchanged(files) as check_unchanged:
         if world.first:
@@ -130,7 +132,8 @@ def filter_corpus(
             sentences.append(outcome(settings, verdicts, threshold))
         page = filter_page(outputs.page, model, files, settings, table, verdicts, sentences)
         if settings.drops_pairs:
-            _write_all(files, table.scores, verdicts, outputs, page, check_unchanged)
+            corpus = (files, model.languages)
+            _write_all(corpus, table.scores, verdicts, outputs, page, check_unchanged)
         else:
             write_together(page)
     for note in notes:
@@ -160,20 +163,6 @@ def _outputs(prefix: Path, model: Model) -> _Outputs:
     )
 
 
-def _check_outputs(outputs: _Outputs, prefix: Path, files: Sequence[str]) -> None:
-    """Refuse to overwrite the corpus."""
-    for path in outputs.parts():
-        for file in files:
-            if path.exists() and path.samefile(file):
-                raise UserError(
-                    f"{file} would be overwritten by output {prefix}: choose another prefix."
-                )
-        if path.is_dir():
-            raise UserError(
-                f"{path}: this is a folder, but has to be a file: choose another output."
-            )
-
-
 def _complete(scores: CorpusScores, world: World) -> None:
     try:
         scores.complete(world)
@@ -199,7 +188,7 @@ def _verdicts(settings: FilterSettings, table: PairTable, files: Sequence[str]) 
 
 
 def _write_all(
-    files: Sequence[str],
+    corpus: tuple[Sequence[str], Languages],
     scores: np.ndarray,
     verdicts: np.ndarray,
     outputs: _Outputs,
@@ -214,12 +203,13 @@ def _write_all(
     with atomic_files([*parts, *page]) as temporaries:
         for temporary, content in zip(temporaries[len(parts) :], page.values(), strict=True):
             temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        _write_parts(files, scores, verdicts, temporaries[: len(parts)], len(outputs.kept))
+        _write_parts(*corpus, scores, verdicts, temporaries[: len(parts)], len(outputs.kept))
         check_unchanged()  # before anything takes the place of what was there
 
 
 def _write_parts(
     files: Sequence[str],
+    languages: Languages,
     scores: np.ndarray,
     verdicts: np.ndarray,
     parts: Sequence[Path],
@@ -232,7 +222,7 @@ def _write_parts(
         dropped = streams[kept_parts:]
         seen = 0
         with bar("Writing", len(scores), "pairs") as progress:
-            for window in read_windows(files, Counter()):
+            for window in read_windows(files, languages, Counter()):
                 own = slice(seen, seen + len(window))
                 seen += len(window)
                 if seen > len(scores):

@@ -277,7 +277,7 @@ def _places_of_ruled_out(verdicts: np.ndarray) -> list[_SamplePlaces]:
 def _score_some(model: Model, files: Sequence[str], places: set[int]) -> dict[int, ScoredPair]:
     """The pairs at some places of the corpus, from 0, word by word."""
     pairs = {}
-    for place, pair in enumerate(read_pairs(files, Counter())):
+    for place, pair in enumerate(read_pairs(files, model.languages, Counter())):
         if place in places:
             pairs[place] = pair
     scored = PairScorer(model).score(list(pairs.values()))

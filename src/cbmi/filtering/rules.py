@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cbmi.data.text import is_copy
+from cbmi.data.text import Pair, is_copy
 from cbmi.errors import UserError
-from cbmi.inference.scoring import Pair, ScoredPair
+from cbmi.inference.scoring import ScoredPair
 from cbmi.progress import counted
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from cbmi.data.text import check_pairs, read_pairs, report_repaired
+from cbmi.data.formats.entry import Languages
+from cbmi.data.text import Pair, check_pairs, read_pairs, report_counts
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, to_json, write_atomically
 from cbmi.filtering.rules import SIGNALS, PairFeatures, PairTable, pair_features
 from cbmi.inference.base import Model, truncation_note
-from cbmi.inference.scoring import WINDOW, Pair, PairScorer
+from cbmi.inference.scoring import WINDOW, PairScorer
 from cbmi.progress import Bar, bar, say
 from cbmi.training.world import World
 
@@ -49,7 +50,7 @@ class CorpusScores:
                     f"{file}: this is read several times, so it has to be a file, not a pipe or a "
                     "folder."
                 )
-        self.lines = check_pairs(self.files)
+        self.lines = check_pairs(self.files, self.model.languages)
         if not self.lines:
             raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
 
@@ -97,14 +98,14 @@ class CorpusScores:
         title = "Scoring" if world.size == 1 else f"Scoring, share 1 of {world.size}"
         total = sum(sizes[number] for number in mine)
         with bar(title, total, "pairs", quiet=not world.first) as progress:
-            for number, pairs in enumerate(read_windows(self.files, counts)):
+            for number, pairs in enumerate(read_windows(self.files, self.model.languages, counts)):
                 if number in mine:
                     self._score_chunk(scorer, number, pairs, progress)
         truncated = sum(world.gather(self.model.truncated - truncated_before))
         if world.first:
             if truncated:
                 say(truncation_note(truncated))
-            report_repaired(counts)
+            report_counts(counts)
 
     def _chunk_sizes(self) -> list[int]:
         """Pairs of each chunk; the last one may have fewer than `WINDOW`."""
@@ -153,8 +154,10 @@ class CorpusScores:
         return PairTable(scores, features)
 
 
-def read_windows(files: Sequence[str], counts: Counter[str]) -> Iterator[list[Pair]]:
+def read_windows(
+    files: Sequence[str], languages: Languages, counts: Counter[str]
+) -> Iterator[list[Pair]]:
     """The corpus, `WINDOW` pairs at a time; `counts` as in `read_pairs`."""
-    pairs = read_pairs(files, counts)
+    pairs = read_pairs(files, languages, counts)
     while window := list(islice(pairs, WINDOW)):
         yield window

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.data.text import read_lines, report_repaired
+from cbmi.data.lines import read_lines, report_repaired
 from cbmi.data.weights import weights_of_line
 from cbmi.data.words import WORD_START
 from cbmi.errors import UserError

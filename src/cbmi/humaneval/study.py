@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from cbmi.data.text import read_lines, report_repaired
+from cbmi.data.lines import read_lines, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, disk_errors
 from cbmi.progress import counted

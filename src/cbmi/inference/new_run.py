@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from cbmi.data.compressed import COMPRESSED
+from cbmi.data.formats.entry import Languages
 from cbmi.data.languages import CODES, base_code
 from cbmi.data.text import check_pairs
 from cbmi.errors import UserError
@@ -18,7 +20,6 @@ from cbmi.training.fitting import (
     warmup_for,
 )
 
-COMPRESSED = (".gz", ".xz", ".zst")
 EPOCHS = 20
 
 TEMPLATE = """\
@@ -67,22 +68,15 @@ def run_file(
     test: Sequence[str] | None,
 ) -> str:
     """The text of a run file at `path`; `languages`: source and target, None to go by the names."""
-    pairs = check_pairs(train)
+    codes = _codes(train, languages)
+    pairs = check_pairs(train, codes)
     if not pairs:
         raise UserError(f"{' and '.join(train)}: there is nothing in it.")
     for files in (valid, test):
         if files is not None:
-            check_pairs(files)
-    codes = []
-    for option, given, file in zip(("source", "target"), languages, train, strict=True):
-        code = given or language_of(file)
-        if code is None:
-            raise UserError(
-                f"--{option}-language: {file} does not say its language; name it, such as en."
-            )
-        codes.append(code)
+            check_pairs(files, codes)
     sizes = sizes_for(pairs)
-    extent = extent_of(train)
+    extent = extent_of([train], codes)
     epoch = epoch_steps(extent, sizes.tokens)
     steps = _round(max(200, min(30_000, EPOCHS * epoch)))
     without = "  # valid: [FILE, FILE]  # without it there is no validation, and the last is used"
@@ -104,6 +98,20 @@ def run_file(
         half=_round(steps // 2),
         every=validation_for(epoch),
     )
+
+
+def _codes(train: Sequence[str], languages: tuple[str | None, str | None]) -> Languages:
+    codes = []
+    for option, given, file in zip(
+        ("source", "target"), languages, (train[0], train[-1]), strict=True
+    ):
+        code = given or (language_of(file) if len(train) == 2 else None)
+        if code is None:
+            raise UserError(
+                f"--{option}-language: {file} does not say its language; name it, such as en."
+            )
+        codes.append(code)
+    return codes[0], codes[1]
 
 
 def _list(files: Sequence[str]) -> str:

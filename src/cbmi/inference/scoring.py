@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.data.text import count_lines, read_pairs, report_repaired
+from cbmi.data.text import Pair, count_pairs, read_pairs, report_counts
 from cbmi.data.words import Word, words
 from cbmi.decoding.queue import Advance
 from cbmi.decoding.translate import ignore_progress
@@ -39,8 +39,6 @@ from cbmi.training.stage_inputs import boundaries_of_words
 WINDOW = 10_000  # pairs read, sorted by length and scored at a time
 TOKENS_AT_A_TIME = {"cpu": 4000, "cuda": 32000}
 DIGITS = 6  # of the values in files
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +148,10 @@ def score_files(model: Model, files: Sequence[str], output: TextIO, spool: Path)
     lengths: list[int] = []
     filled: list[bool] = []
     counts: Counter[str] = Counter()
-    pairs = read_pairs(files, counts)
+    pairs = read_pairs(files, model.languages, counts)
     with (
         open(spool, "w", encoding="utf-8") as waiting,
-        bar("Scoring", count_lines(files[0]), "pairs") as progress,
+        bar("Scoring", count_pairs(files, model.languages), "pairs") as progress,
     ):
         while window := list(islice(pairs, WINDOW)):
             for pair in scorer.score(window, progress.advance):
@@ -162,7 +160,7 @@ def score_files(model: Model, files: Sequence[str], output: TextIO, spool: Path)
                 filled.append(pair.filled)
                 waiting.write(json.dumps(_unrounded(pair), ensure_ascii=False) + "\n")
     model.report_truncated()
-    report_repaired(counts)
+    report_counts(counts)
     if not sentence_cbmi:
         raise UserError(f"{' and '.join(files)}: there is nothing to score.")
     sentence_weights = scorer.sentence_weights(sentence_cbmi, lengths, filled)

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from typing import TextIO
 
-from cbmi.data.text import count_lines, decode_lines, read_lines, report_repaired
+from cbmi.data.lines import count_lines, decode_lines, read_lines, report_repaired
 from cbmi.decoding import Sampling
 from cbmi.inference.base import WINDOW, Model, Translation
 from cbmi.progress import bar, say

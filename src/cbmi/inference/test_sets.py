@@ -63,7 +63,7 @@ def _translate_and_score(
     model: TrainedModel, name: str, files: tuple[str, ...]
 ) -> dict[str, float]:
     config = model.config
-    pairs = list(read_pairs(files, Counter()))
+    pairs = list(read_pairs(files, config.data.languages, Counter()))
     sources = [source for source, _ in pairs]
     references = [target for _, target in pairs]
     with bar(f"Translating {name}", len(pairs), "sentences") as progress:

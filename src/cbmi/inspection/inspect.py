@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from cbmi.data.text import check_pairs, count_lines, read_pairs, report_repaired
+from cbmi.data.formats.entry import Languages
+from cbmi.data.lines import count_lines
+from cbmi.data.text import Pair, check_pairs, is_plain, read_pairs, report_counts
 from cbmi.data.words import repeats, sums
 from cbmi.errors import UserError
 from cbmi.inference.base import Model
 from cbmi.inference.model import TrainedModel
-from cbmi.inference.scoring import Pair, ScoredPair, score_pairs, without_cbmi
+from cbmi.inference.scoring import ScoredPair, score_pairs, without_cbmi
 from cbmi.inspection.figures import cbmi_figures
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import bar, say
@@ -21,13 +23,19 @@ from cbmi.reporting.drawing import check_plotting, write_pictures
 MOST_WORDS = 25  # of a sentence that `most_telling_pair` chooses
 
 
-def read_some(files: Sequence[str], limit: int) -> list[Pair]:
+def read_some(files: Sequence[str], languages: Languages, limit: int) -> list[Pair]:
     """The first pairs of a parallel corpus, at most `limit`; says so if there are more."""
     counts: Counter[str] = Counter()
-    pairs = list(islice(read_pairs(files, counts), limit))
-    report_repaired(counts)
+    remaining = read_pairs(files, languages, counts)
+    pairs = list(islice(remaining, limit))
     if not pairs:
         raise UserError(f"{' and '.join(files)}: there is nothing to show.")
+    if not is_plain(files[0], languages):
+        total = len(pairs) + sum(1 for _ in remaining)
+        report_counts(counts)
+        _report_more(len(pairs), total)
+        return pairs
+    report_counts(counts)
     lines = []
     for file in files:
         count = count_lines(file)
@@ -35,10 +43,14 @@ def read_some(files: Sequence[str], limit: int) -> list[Pair]:
             return pairs
         lines.append(count)
     if len(set(lines)) > 1:
-        check_pairs(files)  # raises an error that says what is wrong
-    if lines[0] > len(pairs):
-        say(f"Showing the first {len(pairs):,} of {lines[0]:,} pairs; raise --limit to see more.")
+        check_pairs(files, languages)  # raises an error that says what is wrong
+    _report_more(len(pairs), lines[0])
     return pairs
+
+
+def _report_more(shown: int, total: int) -> None:
+    if total > shown:
+        say(f"Showing the first {shown:,} of {total:,} pairs; raise --limit to see more.")
 
 
 def inspect_pairs(

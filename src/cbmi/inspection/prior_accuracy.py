@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbmi.data.text import read_pairs, report_repaired
+from cbmi.data.text import Pair, read_pairs, report_counts
 from cbmi.data.vocabulary import BOS
 from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
-from cbmi.inference.scoring import Pair, packed_batches
+from cbmi.inference.scoring import packed_batches
 from cbmi.model import LanguageModel, Packed, Translator, shift_right
 from cbmi.model.distribution import Distributions, States, keep_states
 from cbmi.objectives.priors import Prior, log_prior
@@ -90,8 +90,8 @@ def pairs_of(model: TrainedModel, files: Sequence[str]) -> list[Pair]:
     if not chosen:
         raise UserError(f"{model.run.path} has no validation set: name --source and --target.")
     counts: Counter[str] = Counter()
-    pairs = list(read_pairs(chosen, counts))
-    report_repaired(counts)
+    pairs = list(read_pairs(chosen, model.languages, counts))
+    report_counts(counts)
     return pairs
 
 

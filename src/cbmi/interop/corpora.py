@@ -212,7 +212,7 @@ def _places(folder: Path, part: CorpusPart) -> tuple[Path, Path]:
 
 def _check(part: CorpusPart, places: tuple[Path, Path]) -> int:
     """The number of pairs of two files; refuses them if it is not the right one."""
-    found = check_pairs([str(place) for place in places])
+    found = check_pairs([str(place) for place in places], ("", ""))
     is_right = found == part.pairs if part.exact_count else found >= part.pairs
     if not is_right:
         wanted = f"{part.pairs:,}" if part.exact_count else f"at least {part.pairs:,}"

@@ -79,7 +79,7 @@ def check_texts(config: RunSettings) -> None:
     if config.data.valid:
         groups["data.valid"] = config.data.valid
     for key, files in groups.items():
-        if check_pairs(files) == 0:
+        if check_pairs(files, config.data.languages) == 0:
             raise UserError(f"{key}: {' and '.join(files)}: there is nothing in it.")
 
 

@@ -5,15 +5,20 @@ The table was measured (docs/guide.md says how). What a run file says always cou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from cbmi.config import PRESETS, ModelSettings, RunSettings, Settings
-from cbmi.data.text import count_some
+from cbmi.data.formats.entry import Languages
+from cbmi.data.lines import count_some
+from cbmi.data.text import is_plain, read_pairs
+from cbmi.errors import UserError
 from cbmi.progress import counted
 from cbmi.training.run import RunDirectory
 
@@ -92,7 +97,8 @@ def fit_to_corpus(config: RunSettings) -> Fitted:
     files = config.data.train_files()
     if not all(Path(file).is_file() for file in files):
         return Fitted(config, choices, 0)
-    extent = extent_of(files)
+    corpora = [corpus.files for corpus in config.data.train]
+    extent = extent_of(corpora, config.data.languages)
     sizes = sizes_for(extent.pairs)
     model = _fitted_model(config, sizes, choices)
     vocabulary = config.data.vocabulary
@@ -157,22 +163,41 @@ def _with(settings: T, **values: Any) -> T:
     return cast(T, type(settings).model_construct(_fields_set=given, **(known | values)))
 
 
-def extent_of(files: Sequence[str]) -> Extent:
-    """How much text the files have: pairs of source and target, or one .tsv each."""
+def extent_of(corpora: Iterable[Sequence[str]], languages: Languages) -> Extent:
+    """How much text several corpora have, each of two files or of one."""
     pairs = 0
     size = 0
-    position = 0
-    while position < len(files):
-        alone = ".tsv" in Path(files[position]).suffixes
-        group = files[position : position + (1 if alone else 2)]
-        position += len(group)
-        counts = [_counted(name, Path(name).stat().st_mtime_ns) for name in group]
-        pairs += min(lines for lines, _ in counts)
-        size += max(length for _, length in counts) // (2 if alone else 1)
+    for files in corpora:
+        marks = tuple(Path(file).stat().st_mtime_ns for file in files)
+        corpus = _extent_of(tuple(files), languages, marks)
+        pairs += corpus.pairs
+        size += corpus.size
     return Extent(pairs, size // BYTES_OF_PIECE)
 
 
+class _Counted(NamedTuple):
+    pairs: int
+    size: int  # bytes of the longer side
+
+
 @lru_cache(maxsize=64)
-def _counted(name: str, changed: int) -> tuple[int, int]:
-    """Lines and bytes of a file that was last changed then."""
-    return count_some(name, LARGEST)
+def _extent_of(files: tuple[str, ...], languages: Languages, changed: tuple[int, ...]) -> _Counted:
+    """Of a corpus whose files were last changed then."""
+    if not is_plain(files[0], languages):
+        return _read_extent(files, languages)
+    counts = [count_some(file, LARGEST) for file in files]
+    longest = max(size for _, size in counts)
+    return _Counted(min(lines for lines, _ in counts), longest // (3 - len(files)))
+
+
+def _read_extent(files: tuple[str, ...], languages: Languages) -> _Counted:
+    pairs = 0
+    sizes = [0, 0]
+    try:
+        for pair in islice(read_pairs(files, languages, Counter()), LARGEST):
+            pairs += 1
+            for side, text in enumerate(pair):
+                sizes[side] += len(text.encode())
+    except UserError:
+        pass  # whoever reads it in earnest is told what is wrong
+    return _Counted(pairs, max(sizes))

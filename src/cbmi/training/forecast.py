@@ -130,7 +130,7 @@ def _data(config: RunSettings, run: RunDirectory) -> str:
     if (run.data / "train").exists():
         pairs = read_meta(run.data / "train").pairs
         return f"{counted(pairs, 'prepared pair')}, {data.source}→{data.target}"
-    pairs = sum(check_pairs(corpus.files) for corpus in data.train)
+    pairs = sum(check_pairs(corpus.files, data.languages) for corpus in data.train)
     if not pairs:
         raise UserError(f"data.train: {' and '.join(data.train_files())}: there is nothing in it.")
     files = data.vocabulary.files()

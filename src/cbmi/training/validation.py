@@ -42,7 +42,8 @@ class Validator:
         self.references: list[str] = []
         self.tokenizer = bleu_tokenizer(config.data.target)
         if self.settings.beam and config.data.valid:
-            texts = [target_line for _, target_line in read_pairs(config.data.valid, Counter())]
+            pairs = read_pairs(config.data.valid, config.data.languages, Counter())
+            texts = [target_line for _, target_line in pairs]
             self.references = [texts[line] for line in corpus.lines]
 
     def validate(
