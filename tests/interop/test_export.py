@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 import yaml
 from tasks import cbmi, write_run, write_task
 
 pytest.importorskip("ctranslate2")
+
+import ctranslate2
 
 import cbmi as library
 from cbmi.errors import UserError
@@ -63,6 +68,9 @@ HARD = [
 ]
 
 
+CHARACTERS = list("abcdefgz ÄßéЖ日本語ไทย😀🎉\u00a0\u200b<>/&_▁1")
+
+
 @pytest.mark.parametrize("name", ["post", "pre", "two"])
 def test_scores_are_those_of_the_run(runs, tmp_path, name):
     before = digest(runs[name])
@@ -73,6 +81,11 @@ def test_scores_are_those_of_the_run(runs, tmp_path, name):
     assert isinstance(exported, ExportedModel)
     draw = np.random.default_rng(1)
     pairs = [(HARD[a], HARD[b]) for a, b in draw.integers(0, len(HARD), (40, 2))]
+    for _ in range(960):
+        texts = []
+        for length in draw.integers(1, 9, 2):
+            texts.append("".join(draw.choice(CHARACTERS, length)))
+        pairs.append((texts[0], texts[1]))
     for one, other in zip(own.score(pairs), exported.score(pairs), strict=True):
         np.testing.assert_allclose(one.log_p_nmt, other.log_p_nmt, rtol=0, atol=1e-4)
         np.testing.assert_allclose(one.log_p_lm, other.log_p_lm, rtol=0, atol=1e-4)
@@ -140,6 +153,60 @@ def test_loads_without_cbmi(runs, tmp_path):
     assert result.returncode == 0, result.stderr.decode()
 
 
+@pytest.fixture(scope="module")
+def package(runs, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("argos") / "xx_yy.argosmodel"
+    result = cbmi("export", runs["post"], "--to", "argos", "-o", path, "--quantization", "int8")
+    assert result.returncode == 0, result.stderr.decode()
+    return path
+
+
+def test_a_package_for_argos_holds_a_model_that_translates(package, tmp_path):
+    with zipfile.ZipFile(package) as file:
+        file.extractall(tmp_path)
+    folder = tmp_path / "translate-xx_yy-1_0"
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert (metadata["from_code"], metadata["to_code"]) == ("xx", "yy")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
+    translator = ctranslate2.Translator(str(folder / "model"))
+    found = translator.translate_batch([pieces.encode("ein haus", out_type=str)])
+    assert isinstance(pieces.decode(found[0].hypotheses[0]), str)
+    assert "argospm install" in (folder / "README.md").read_text()
+
+
+def test_argos_translate_installs_the_package(package, tmp_path):
+    pytest.importorskip("argostranslate", reason="Argos Translate is not installed")
+    code = f"""
+import argostranslate.package, argostranslate.translate as translate
+# Its sentence splitter downloads a model.
+translate.MiniSBDSentencizer.split_sentences = lambda self, text: [text]
+argostranslate.package.install_from_path({str(package)!r})
+print("translated:", translate.translate("ein haus", "xx", "yy"))
+"""
+    places = {"XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "ARGOS_PACKAGES_DIR"}
+    places = {name: str(tmp_path / name) for name in places}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **places, "ARGOS_CHUNK_TYPE": "MINISBD"},
+        capture_output=True,
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    assert b"translated:" in result.stdout
+
+
+def test_what_argos_cannot_take_is_refused(runs, tmp_path):
+    def message(run, *options) -> str:
+        result = cbmi("export", runs[run], "--to", "argos", *options)
+        assert result.returncode == 2
+        return result.stderr.decode()
+
+    out = ("-o", tmp_path / "x.argosmodel")
+    assert "needs one vocabulary for both sides" in message("two", *out)
+    assert "has no place for it" in message("post", *out, "--language-model")
+    assert "should be a file that ends in .argosmodel" in message("post", "-o", tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
 def shifted(embedding):
     return ct2.sinusoids(ct2.POSITIONS + 1, embedding.weight.shape[1])[1:]
 
@@ -194,7 +261,9 @@ def test_bad_exports_are_refused(runs, tmp_path):
 
     run = runs["post"]
     out = ("-o", tmp_path / "out")
-    assert "'onnx' is not one of ctranslate2" in message(run, "--to", "onnx", *out)
+    assert "'onnx' is not one of ctranslate2, huggingface, argos" in message(
+        run, "--to", "onnx", *out
+    )
     options = ("--to", "ctranslate2", *out)
     assert "'int4' is not one of" in message(run, *options, "--quantization", "int4")
     assert "there is no such checkpoint" in message(run, *options, "--checkpoint", "step-9")

@@ -276,8 +276,10 @@ def inspect(
 @app.command(rich_help_panel=USE)
 def export(
     run: RunFolder,
-    to: Annotated[str, typer.Option(help="ctranslate2.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder.")],
+    to: Annotated[str, typer.Option(help="ctranslate2, huggingface or argos.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder; for Argos, a .argosmodel file.")
+    ],
     quantization: Annotated[
         str | None, typer.Option(metavar="TYPE", help="int8, float16, …; float32 if left out.")
     ] = None,

@@ -164,6 +164,18 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
 
 
+def score_signatures(tokenizer: str = SPACED_TOKENIZER) -> dict[str, str]:
+    """sacrebleu's signatures of what `corpus_bleu` and `corpus_chrf` compute."""
+    signatures = {}
+    for name, metric in (
+        ("bleu", _bleu(tokenizer, force=True)),
+        ("chrf", sacrebleu_metrics().CHRF()),
+    ):
+        metric.corpus_score(["a"], [["a"]])  # only then is the number of references known
+        signatures[name] = str(metric.get_signature())
+    return signatures
+
+
 def _single_scores(
     metrics: Mapping[str, Any], systems: Mapping[str, Sequence[str]], bootstrap: int
 ) -> _Scores:

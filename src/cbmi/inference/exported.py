@@ -152,6 +152,11 @@ def _read_note(path: Path) -> dict[str, Any]:
     keys = {"source": str, "target": str, "shared": bool, "cbmi": dict}
     if not known or not all(isinstance(note.get(key), kind) for key, kind in keys.items()):
         raise UserError(f"{path / NOTE}: this was not written by cbmi export; export again.")
+    if note.get("kind", "ctranslate2") != "ctranslate2":
+        raise UserError(
+            f"{path}: this was exported for another program ({note['kind']}); cbmi itself takes "
+            "the run, or an export to ctranslate2."
+        )
     return dict(note)
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 from cbmi.data.text import read_pairs
 from cbmi.errors import UserError
-from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu, corpus_chrf
+from cbmi.evaluation.metrics import (
+    bleu_tokenizer,
+    corpus_bleu,
+    corpus_chrf,
+    score_signatures,
+)
 from cbmi.files import read_json, sha256, to_json, write_atomically
 from cbmi.inference.model import TrainedModel
 from cbmi.progress import bar, say
@@ -42,7 +47,12 @@ def score_test_sets(run: RunDirectory) -> Scores:
         _report(name, scores[name])
     model.report_truncated()
     tokenizer = bleu_tokenizer(config.data.target)
-    record = {**made_of, "bleu_tokenizer": tokenizer, "results": scores}
+    record = {
+        **made_of,
+        "bleu_tokenizer": tokenizer,
+        "signatures": score_signatures(tokenizer),
+        "results": scores,
+    }
     write_atomically(run.test / "results.json", to_json(record))
     return scores
 

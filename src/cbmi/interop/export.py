@@ -17,7 +17,7 @@ import torch
 from cbmi.data.prepare import open_corpus
 from cbmi.data.vocabulary import EOS, SPECIALS
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, to_json
+from cbmi.files import atomic_file, atomic_folder, temporary_folder, to_json
 from cbmi.inference.exported import (
     FORMAT,
     LANGUAGE_MODEL,
@@ -26,13 +26,15 @@ from cbmi.inference.exported import (
     vocabulary_names,
 )
 from cbmi.inference.model import TrainedModel
+from cbmi.interop import ct2, hf
+from cbmi.interop.argos import write_package
 from cbmi.interop.card import model_card
-from cbmi.interop.ct2 import QUANTIZATIONS, save_language_model, save_translator
+from cbmi.interop.ct2 import QUANTIZATIONS
 from cbmi.model import Packed, pack_sentences
 from cbmi.model.fusion import GoldScores
 from cbmi.progress import say
 
-KINDS = ("ctranslate2",)
+KINDS = ("ctranslate2", "huggingface", "argos")
 TOLERANCE = 1e-4  # of log p of a token
 CHECKED = 20  # pairs
 
@@ -49,7 +51,7 @@ class ExportSettings(NamedTuple):
 def export_run(
     run: str | Path, output: Path, settings: ExportSettings, checkpoint: str | None = None
 ) -> None:
-    """Write the folder, verified; an earlier export in its place is replaced."""
+    """Write the folder or package, verified; an earlier export in its place is replaced."""
     _check(settings, output)
     model = TrainedModel(run, checkpoint, "cpu", "fp32")
     if model.fusion:
@@ -59,12 +61,23 @@ def export_run(
         )
     if settings.language_model:
         model.language_model()  # says what is wrong if there is none
-    with atomic_folder(output) as folder:
-        _write_ctranslate2(model, folder, settings)
-        names = vocabulary_names(model.config.data.vocabulary.shared)
-        card = model_card(model, settings.quantization or "float32", settings.licence, names)
-        (folder / "README.md").write_text(card, encoding="utf-8")
-    say(f"{output}: {settings.kind}, {settings.quantization or 'float32'}, as {model.folder}")
+    shared = model.config.data.vocabulary.shared
+    if settings.kind == "argos" and not shared:
+        raise UserError(f"{run}: Argos Translate needs one vocabulary for both sides.")
+    names = vocabulary_names(shared)
+    quantization = settings.quantization or "float32"
+    card = model_card(model, settings.kind, quantization, settings.licence, names)
+    if settings.kind == "argos":
+        with temporary_folder(output.resolve().parent, "export") as folder:
+            _write_ctranslate2(model, folder, settings._replace(kind="ctranslate2"))
+            with atomic_file(output) as package:
+                write_package(folder, model.languages, card, package)
+    else:
+        write = _write_ctranslate2 if settings.kind == "ctranslate2" else _write_huggingface
+        with atomic_folder(output) as folder:
+            write(model, folder, settings)
+            (folder / "README.md").write_text(card, encoding="utf-8")
+    say(f"{output}: {settings.kind}, {quantization}, as {model.folder}")
 
 
 @contextmanager
@@ -81,10 +94,17 @@ def quantized(run: str | Path, checkpoint: str | None = None) -> Iterator[Path]:
 def _check(settings: ExportSettings, output: Path) -> None:
     if settings.kind not in KINDS:
         raise UserError(f"--to: '{settings.kind}' is not one of {', '.join(KINDS)}.")
-    if settings.quantization not in (None, *QUANTIZATIONS):
-        known = ", ".join(QUANTIZATIONS)
-        raise UserError(f"--quantization: '{settings.quantization}' is not one of {known}.")
-    if output.exists():
+    known = tuple(hf.DTYPES) if settings.kind == "huggingface" else QUANTIZATIONS
+    if settings.quantization not in (None, *known):
+        raise UserError(
+            f"--quantization: '{settings.quantization}' is not one of {', '.join(known)}."
+        )
+    if settings.kind == "argos":
+        if settings.language_model:
+            raise UserError("--language-model: a package for Argos Translate has no place for it.")
+        if output.suffix != ".argosmodel" or output.is_dir():
+            raise UserError(f"-o: {output} should be a file that ends in .argosmodel.")
+    elif output.exists():
         is_ours = output.is_dir() and (output / NOTE).exists()
         if not is_ours and (not output.is_dir() or any(output.iterdir())):
             raise UserError(f"{output}: there is something else already; name another folder.")
@@ -98,16 +118,37 @@ def _write_ctranslate2(model: TrainedModel, folder: Path, settings: ExportSettin
     (folder / NOTE).write_text(to_json(_note(model, settings)), encoding="utf-8")
 
     def write(quantization: str | None) -> None:
-        save_translator(model.translator, (model.source, model.target), folder, quantization)
+        ct2.save_translator(model.translator, (model.source, model.target), folder, quantization)
         if settings.language_model:
             place = folder / LANGUAGE_MODEL
-            save_language_model(model.language_model(), model.target, place, quantization)
+            ct2.save_language_model(model.language_model(), model.target, place, quantization)
 
     write(None)
     _verify(model, ExportedModel(folder, "cpu").token_scores, settings)
     if settings.quantization not in (None, "float32"):
         write(settings.quantization)
         ExportedModel(folder, "cpu")  # it can be loaded
+
+
+def _write_huggingface(model: TrainedModel, folder: Path, settings: ExportSettings) -> None:
+    """Likewise."""
+    (folder / NOTE).write_text(to_json(_note(model, settings)), encoding="utf-8")
+    place = folder / LANGUAGE_MODEL if settings.language_model else None
+
+    def write(dtype: str) -> None:
+        hf.save_translator(model, folder, dtype)
+        if place is not None:
+            hf.save_language_model(model, place, dtype)
+
+    write("float32")
+    _verify(model, hf.load_scorer(folder, place), settings)
+    texts = []
+    for source, target in _rows(model):
+        texts.append((model.source.decode(source), model.target.decode(target)))
+    hf.check_tokenizer(folder, (model.source, model.target), texts)
+    if settings.quantization not in (None, "float32"):
+        write(settings.quantization or "float32")
+        hf.load_scorer(folder, place)  # it can be loaded
 
 
 def _note(model: TrainedModel, settings: ExportSettings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A translator of ours as Hugging Face's Marian, whose networks compute the same."""
+"""Translator and language model as Hugging Face's Marian, whose networks compute the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cbmi.data.vocabulary import BOS, EOS, PAD
 from cbmi.errors import UserError
+from cbmi.model.language_model import LanguageModel
 from cbmi.model.layers import Layer, Shape, Stack
 from cbmi.model.translator import Translator
 
@@ -49,6 +50,35 @@ def marian_config(shape: Shape, source_size: int, target_size: int, shared: bool
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": EOS,
     }
+
+
+def language_model_config(shape: Shape, size: int) -> dict[str, Any]:
+    """The content of config.json of a language model."""
+    return marian_config(shape, size, size, shared=True) | {
+        "architectures": ["MarianForCausalLM"],
+        "is_decoder": True,
+        "is_encoder_decoder": False,
+        "forced_eos_token_id": None,
+    }
+
+
+def language_model_weights(language_model: LanguageModel) -> dict[str, Tensor]:
+    """Likewise `marian_weights`. Marian's layers have cross-attention, which is not used."""
+    embedding = language_model.embedding
+    weights = {
+        "model.decoder.embed_tokens.weight": embedding.weight,
+        "model.decoder.embed_positions.weight": embedding.positions[:POSITIONS],
+    }
+    weights |= _layers(language_model.layers, "model.decoder.layers")
+    width = embedding.weight.shape[1]
+    for number in range(len(language_model.layers)):
+        prefix = f"model.decoder.layers.{number}.encoder_attn"
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            weights[f"{prefix}.{name}.weight"] = embedding.weight.new_zeros(width, width)
+            weights[f"{prefix}.{name}.bias"] = embedding.weight.new_zeros(width)
+        weights[f"{prefix}_layer_norm.weight"] = embedding.weight.new_ones(width)
+        weights[f"{prefix}_layer_norm.bias"] = embedding.weight.new_zeros(width)
+    return weights
 
 
 def marian_weights(translator: Translator) -> dict[str, Tensor]:
