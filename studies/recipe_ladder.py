@@ -34,7 +34,7 @@ from cbmi.files import read_json
 from cbmi.overrides import read_mapping
 from cbmi.progress import say
 from cbmi.reporting.tables import markdown_table
-from cbmi.training.log import read_log
+from cbmi.training.records import read_log
 from cbmi.training.run import RunDirectory
 
 Row = dict[str, Any]

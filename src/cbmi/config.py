@@ -386,7 +386,17 @@ class MemorySettings(Settings):
 
 class LogSettings(Settings):
     every: PositiveInt = 100  # steps
-    tensorboard: Flag = False
+    # What gets the figures besides log.jsonl.
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_key(cls, values: Any) -> Any:
+        """`tensorboard: true`, as run files had it."""
+        if isinstance(values, dict) and isinstance(values.get("tensorboard"), bool):
+            rest = {key: value for key, value in values.items() if key != "tensorboard"}
+            return {"trackers": ["tensorboard"]} | rest if values["tensorboard"] else rest
+        return values
 
 
 class RunSettings(Settings):

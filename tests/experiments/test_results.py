@@ -10,7 +10,7 @@ import torch
 
 from cbmi.errors import UserError
 from cbmi.experiments import benchmark, results
-from cbmi.training.log import read_log
+from cbmi.training.records import read_log
 from cbmi.training.world import device_name
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from cbmi.cli.app import DATA, STUDY, App, Overrides, app, stopping
+from cbmi.errors import UserError
 
 corpus = App(help="Corpora: other formats to lines of text; known ones by name.")
 app.add_typer(corpus, name="corpus", rich_help_panel=DATA)
@@ -35,15 +36,40 @@ def experiment(
     report: Annotated[
         bool, typer.Option("--report", help="Only report the existing results.")
     ] = False,
+    launcher: Annotated[
+        Literal["local", "slurm"],
+        typer.Option(help="Where the jobs run: here, or as jobs of Slurm."),
+    ] = "local",
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="For --launcher slurm, repeatable: partition=gpu, timeout_min=600, …",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, show_default="16", help="For --launcher slurm: jobs at a time."),
+    ] = None,
 ) -> None:
     """Train, translate, test and report tasks × systems × seeds; the same command resumes it."""
     from cbmi.experiments.experiment import run_experiment
+    from cbmi.experiments.launchers import slurm_options
     from cbmi.experiments.settings import read_experiment
 
     settings = read_experiment(file, overrides or [])
+    places = devices.split(",")
+    options = None
+    if launcher == "slurm":
+        if devices != "auto":
+            raise UserError("--devices: Slurm chooses them; say --jobs N for N at a time.")
+        options = slurm_options(slurm or [])
+        places = ["auto"] * (jobs or 16)
+    elif slurm or jobs:
+        raise UserError("--slurm and --jobs are for --launcher slurm.")
     with stopping():
         status = run_experiment(
-            settings, devices.split(","), shard, dry_run=dry_run, report_only=report
+            settings, places, shard, dry_run=dry_run, report_only=report, slurm=options
         )
     raise typer.Exit(status)
 

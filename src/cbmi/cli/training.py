@@ -10,6 +10,7 @@ import typer
 from cbmi.cli.app import (
     STUDY,
     TRAIN,
+    App,
     Checkpoint,
     Device,
     Output,
@@ -24,6 +25,9 @@ from cbmi.cli.app import (
     writer,
 )
 from cbmi.errors import UserError
+
+log = App(help="Send what a run has logged to experiment trackers.")
+app.add_typer(log, name="log", rich_help_panel=TRAIN)
 
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse data that look wrong, such as swapped sides.")
@@ -258,3 +262,17 @@ def benchmark(
         r_drop=r_drop,
     )
     print(run_benchmark(settings, output))
+
+
+@log.command("push")
+def log_push(
+    run: RunFolder,
+    to: Annotated[
+        list[str], typer.Option(metavar="TRACKER", help="tensorboard, wandb or mlflow; repeatable.")
+    ],
+) -> None:
+    """Send a run's figures to trackers: what they do not have yet, and nothing twice."""
+    from cbmi.progress import say
+    from cbmi.training.trackers import push_log
+
+    say(f"{run}: {push_log(run, to)}")

@@ -26,7 +26,7 @@ from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import clock, say
 from cbmi.reporting.tables import signed
-from cbmi.training.log import read_log
+from cbmi.training.records import read_log
 from cbmi.training.run import RunDirectory
 from cbmi.yaml_text import dump_yaml
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 
 from cbmi.errors import MissingExtra, TrainingStopped
+from cbmi.experiments.launchers import SlurmLauncher
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.registration import register, registration_file
 from cbmi.experiments.results import write_results
@@ -27,8 +29,12 @@ def run_experiment(
     *,
     dry_run: bool,
     report_only: bool,
+    slurm: Mapping[str, str | int] | None = None,
 ) -> int:
-    """Do an experiment; returns the exit status, 1 where a job failed."""
+    """Do an experiment; returns the exit status, 1 where a job failed.
+
+    With `slurm`, options for its jobs, they run there: as many at a time as there are `devices`.
+    """
     part = parse_shard(shard)
     for device in devices:
         choose_device(device)  # refuses one that is not there
@@ -45,7 +51,8 @@ def run_experiment(
     if experiment.register_:
         registration = register(plan)
         say(f"Registered on {registration.date}: {registration_file(plan)}")
-    runner = Runner(plan, devices, part)
+    launcher = None if slurm is None else SlurmLauncher(plan.folder / "slurm", slurm)
+    runner = Runner(plan, devices, part, launcher)
     runner.run()
     write_results(plan)
     if runner.stop_signal is not None:

@@ -26,7 +26,7 @@ from cbmi.experiments.records import (
 from cbmi.files import disk_errors, locked, read_json, to_json, write_atomically
 from cbmi.inspection.prior_accuracy import PriorAccuracy
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
-from cbmi.training.log import read_log
+from cbmi.training.records import read_log
 from cbmi.training.world import choose_device, device_name
 from cbmi.version import __version__
 

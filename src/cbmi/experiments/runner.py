@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import torch
 
 from cbmi.errors import UserError
 from cbmi.experiments.jobs import Job
+from cbmi.experiments.launchers import Launched, Launcher, LocalLauncher
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import JobKind, JobResult
 from cbmi.experiments.results import add_attempt, collect, write_results
@@ -40,13 +40,20 @@ class Runner:
     Afterwards `failed` and `stop_signal` say what was not done, and why.
     """
 
-    def __init__(self, plan: Plan, devices: list[str], shard: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        devices: list[str],
+        shard: tuple[int, int],
+        launcher: Launcher | None = None,
+    ) -> None:
         self.plan = plan
         self.devices = devices
+        self.launcher = launcher or LocalLauncher()
         self.wanted = plan.wanted(shard)
         self.pending = {job.id: job for job in self.wanted}
         # By job; None: its folder is being made ready.
-        self.running: dict[str, subprocess.Popen[bytes] | None] = {}
+        self.running: dict[str, Launched | None] = {}
         self.elsewhere: set[str] = set()  # pending jobs that other processes are at
         self.failed: dict[str, str] = {}  # by job: why
         self.written = 0  # finished jobs that results.jsonl has
@@ -117,20 +124,15 @@ class Runner:
             return  # by another process, since the plan was made
         begun = time.monotonic()
         self._make_ready(job)
-        with open(job.output_file, "ab") as output:
-            said_before = output.tell()
-            process = subprocess.Popen(
-                job_command(job, device, self.plan),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[lock],
-                env=job_environment(self.devices),
-            )
-            with self.changed:
-                self.running[job.id] = process
-            if self.stop_signal is not None:  # it came while the process was being started
-                process.terminate()
-            status = process.wait()
+        output = job.output_file
+        said_before = output.stat().st_size if output.exists() else 0
+        command = job_command(job, device, self.plan)
+        process = self.launcher.launch(command, output, job_environment(self.devices), lock)
+        with self.changed:
+            self.running[job.id] = process
+        if self.stop_signal is not None:  # it came while the process was being started
+            process.terminate()
+        status = process.wait()
         add_attempt(job, time.monotonic() - begun)
         if self.stop_signal is not None and (status or not _finished(job)):
             return
@@ -200,7 +202,7 @@ class Runner:
         # no lock: a signal handler must not wait
         self.stop_signal = number
         for process in list(self.running.values()):
-            if process is not None and process.poll() is None:
+            if process is not None:
                 process.terminate()
 
 
@@ -260,7 +262,7 @@ def job_progress(job: Job, steps_before: int) -> JobProgress:
 
 def last_line(path: Path, begin: int) -> str:
     """The last that a process has said, from byte `begin` of the file on."""
-    said = path.read_bytes()[begin:].decode(errors="replace")
+    said = path.read_bytes()[begin:].decode(errors="replace") if path.exists() else ""
     lines = said.strip().splitlines()
     return lines[-1].removeprefix("cbmi: ") if lines else "it said nothing"
 

@@ -15,7 +15,7 @@ from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.sentence_figure import MUTED, sentence_figure
 from cbmi.progress import say
 from cbmi.reporting.drawing import BLUE, FAINT, GREY, ORANGE, Picture, Plotter, drawn, plotting
-from cbmi.training.log import read_log
+from cbmi.training.records import read_log
 from cbmi.training.run import RunDirectory
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from cbmi.objectives import NEEDS, Objective, build
 from cbmi.training.belonging import SIZES, check_belongs
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage, read_state
 from cbmi.training.fitting import fit_to_corpus
-from cbmi.training.log import summary_writer
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import weights_file
+from cbmi.training.trackers import check_trackers
 
 PUBLIC_GROUPS = 4096  # tokens of a group in the paper's public code
 
@@ -53,8 +53,7 @@ def complete_settings(config: RunSettings) -> RunSettings:
 def check_run(config: RunSettings) -> list[Objective]:
     """The stages' objectives, once files, extras and stages have been checked."""
     check_files(config)
-    if config.log.tensorboard:
-        summary_writer()
+    check_trackers(config.log.trackers)
     if config.data.test or (config.data.valid and config.validate_.beam):
         sacrebleu_metrics()
     return check_stages(config)

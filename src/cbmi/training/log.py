@@ -6,15 +6,16 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cbmi.errors import UserError, import_extra
+from cbmi.config import RunSettings
 from cbmi.files import disk_errors, write_atomically
+from cbmi.training.records import Figures
+from cbmi.training.trackers import Tracking
 from cbmi.training.world import World
 
 QUANTILES = (5, 25, 50, 75, 95)  # per cent
@@ -22,7 +23,6 @@ FIGURES = 16  # sums at most
 SAMPLE = 256  # weights per sample that quantiles are taken of
 SAMPLES = 512  # samples kept at most, out of all that were offered
 
-Figures = dict[str, int | float | str]  # a record of the log
 OnRecord = Callable[[Figures], None]
 
 
@@ -121,10 +121,10 @@ def _exp(value: float) -> float:
 
 
 class TrainingLog:
-    """`log.jsonl`, and TensorBoard if asked for. A resumed run drops what it will write again."""
+    """`log.jsonl`, and trackers if asked for. A resumed run drops what it will write again."""
 
     def __init__(
-        self, path: Path, resume_step: int, tensorboard: bool, on_record: OnRecord | None = None
+        self, path: Path, resume_step: int, config: RunSettings, on_record: OnRecord | None = None
     ) -> None:
         if path.exists():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -134,28 +134,25 @@ class TrainingLog:
         self.on_record = on_record
         with disk_errors(path):
             self.file = open(path, "a", encoding="utf-8")
-        self.board: Any = None
-        if tensorboard:
-            folder = str(path.parent / "tensorboard")
-            self.board = summary_writer()(folder, purge_step=resume_step + 1)
+        self.tracking: Tracking | None = None
+        if config.log.trackers:
+            self.tracking = Tracking(path, config.log.trackers, config)
 
     def write(self, record: Figures) -> None:
         rounded = {key: _rounded(value) for key, value in record.items()}
         with disk_errors(self.path):
             self.file.write(json.dumps(rounded) + "\n")
             self.file.flush()
-        if self.board:
-            for key, value in record.items():
-                if isinstance(value, int | float) and key != "step":
-                    self.board.add_scalar(key, value, record["step"])
+        if self.tracking:
+            self.tracking.log(rounded)
         if self.on_record:
             self.on_record(dict(record))
 
     def close(self) -> None:
         with disk_errors(self.path):
             self.file.close()
-        if self.board:
-            self.board.close()
+        if self.tracking:
+            self.tracking.close()
 
 
 def _rounded(value: int | float | str) -> int | float | str | None:
@@ -170,22 +167,3 @@ def _is_kept(line: str, step: int) -> bool:
         return bool(json.loads(line)["step"] <= step)
     except (ValueError, KeyError, TypeError):
         return False  # the torn last line of a killed process
-
-
-def read_log(path: Path) -> list[Figures]:
-    """The records of a `log.jsonl`; the torn last line of a killed process is skipped."""
-    records: list[Figures] = []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
-                raise UserError(f"{path}, line {number}: this is not JSON.") from None
-    return records
-
-
-def summary_writer() -> Any:
-    """TensorBoard's class that writes."""
-    module = import_extra("torch.utils.tensorboard", "log.tensorboard", "tensorboard")
-    return module.SummaryWriter

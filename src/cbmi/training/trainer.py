@@ -19,7 +19,8 @@ from cbmi.signals import stop_signals
 from cbmi.training.batching.mixing import mixing_of
 from cbmi.training.cache import Interrupted
 from cbmi.training.live_run import LiveRun
-from cbmi.training.log import Figures, OnRecord, TrainingLog, figures
+from cbmi.training.log import OnRecord, TrainingLog, figures
+from cbmi.training.records import Figures
 from cbmi.training.stage import StageSession, open_stage
 from cbmi.training.validation import Validator
 
@@ -58,10 +59,7 @@ class Trainer:
         """Train what is left of the stages; `stopping`: it was stopped before the end."""
         log = None
         if self.world.first:
-            settings = self.config.log
-            log = TrainingLog(
-                self.live.run.log, self.state.step, settings.tensorboard, self.on_record
-            )
+            log = TrainingLog(self.live.run.log, self.state.step, self.config, self.on_record)
         try:
             with stop_signals(self._receive_signal):
                 self._train_stages(log)
