@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cbmi.errors import MissingExtra, TrainingStopped, UserError
 from cbmi.version import __version__
@@ -157,19 +157,24 @@ def filter(
     max_ratio: float | None = None,
     checkpoint: str | None = None,
     device: str = "auto",
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    workers: int | None = None,
     progress: bool = True,
 ) -> FilterResult:
     """Split a parallel corpus by a score of its pairs, and by rules.
 
-    `source` and `target` are aligned files, or `source` alone is a .tsv. All files that are written
-    begin with `output`. `keep` is a share of the pairs, `minimum` a score; `by` is "cbmi" or
-    "likelihood". Rules drop copies of the source, duplicates, and pairs with a side over
+    `source` and `target` are aligned files, or `source` alone holds both sides. All files that are
+    written begin with `output`. `keep` is a share of the pairs, `minimum` a score; `by` is "cbmi"
+    or "likelihood". Rules drop copies of the source, duplicates, and pairs with a side over
     `max_ratio` times as long as usual beside the other. If nothing is to be dropped, the corpus is
-    only scored. Returns a `FilterResult`. `checkpoint` and `device` are those of `load`;
+    only scored. Returns a `FilterResult`. `checkpoint` and `device` are those of `load`. With the
+    engine "ray", `workers` actors score the pairs, on the cluster at `address` or on this machine.
     `progress=False` prints nothing.
     """
     from contextlib import nullcontext
 
+    from cbmi.filtering.cluster import RayCluster
     from cbmi.filtering.filter import filter_files
     from cbmi.filtering.rules import FilterSettings
     from cbmi.progress import quiet
@@ -183,8 +188,13 @@ def filter(
         max_ratio=max_ratio,
     )
     files = [str(source)] if target is None else [str(source), str(target)]
+    if engine not in ("local", "ray"):
+        raise UserError(f"engine is '{engine}', but should be local or ray.")
+    if engine == "local" and (address is not None or workers is not None):
+        raise UserError("address and workers are for engine ray.")
+    cluster = RayCluster(address, workers) if engine == "ray" else None
     with nullcontext() if progress else quiet():
-        return filter_files(run, files, settings, Path(output), checkpoint, device)
+        return filter_files(run, files, settings, Path(output), checkpoint, device, cluster)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -351,6 +351,17 @@ def filter_(
     ] = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Score here, or with Ray on a cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a Ray cluster; without it, Ray is started here."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="For --engine ray; else one per GPU, or two CPUs."),
+    ] = None,
 ) -> None:
     """Split a parallel corpus by a score of its pairs; without a choice, only score it."""
     import cbmi
@@ -367,6 +378,9 @@ def filter_(
         max_ratio=max_ratio,
         checkpoint=checkpoint,
         device=device,
+        engine=engine,
+        address=address,
+        workers=workers,
     )
 
 

@@ -20,6 +20,7 @@ import torch
 from cbmi.data.formats.entry import Languages
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_files, check_outputs, unchanged, write_together
+from cbmi.filtering.cluster import RayCluster
 from cbmi.filtering.page import filter_page
 from cbmi.filtering.rules import (
     RULED_OUT,
@@ -75,6 +76,7 @@ def filter_files(
     output: Path,
     checkpoint: str | None = None,
     device: str = "auto",
+    cluster: RayCluster | None = None,
 ) -> FilterResult:
     """Score a corpus and split it, alone or with the other processes that torchrun started.
 
@@ -90,10 +92,10 @@ def filter_files(
                 "precision='fp32'."
             )
         with join_world(str(run.device)) as world:
-            return filter_corpus(run, files, settings, output, world)
+            return filter_corpus(run, files, settings, output, world, cluster)
     with join_world(device) as world:
         model = load_model(run, checkpoint, str(world.device), PRECISION)
-        return filter_corpus(model, files, settings, output, world)
+        return filter_corpus(model, files, settings, output, world, cluster)
 
 
 def filter_corpus(
@@ -102,9 +104,12 @@ def filter_corpus(
     settings: FilterSettings,
     prefix: Path,
     world: World,
+    cluster: RayCluster | None = None,
 ) -> FilterResult:
     """Score a corpus, write the page and, if anything is to be dropped, split the corpus."""
     check_plotting()
+    if cluster is not None and world.size > 1:
+        raise UserError("--engine ray: Ray starts the processes itself; leave out torchrun.")
     if settings.by == "cbmi" and not model.has_language_model:
         raise UserError(
             f"{model.path} has no language model, which CBMI needs: filter by likelihood "
@@ -119,7 +124,7 @@ def filter_corpus(
         if world.first:
             scores.claim()
         world.barrier()
-        _complete(scores, world)
+        _complete(scores, world, cluster)
         world.barrier()
         if not world.first:
             return FilterResult(scores.lines, None, None, outputs.page, {}, {})
@@ -163,9 +168,9 @@ def _outputs(prefix: Path, model: Model) -> _Outputs:
     )
 
 
-def _complete(scores: CorpusScores, world: World) -> None:
+def _complete(scores: CorpusScores, world: World, cluster: RayCluster | None) -> None:
     try:
-        scores.complete(world)
+        scores.complete(world, cluster)
     except KeyboardInterrupt:
         if world.first:
             say(f"Stopped. The same command resumes; what was finished is in {scores.folder}.")

@@ -17,16 +17,19 @@ import numpy as np
 from cbmi.data.formats.entry import Languages
 from cbmi.data.text import Pair, check_pairs, read_pairs, report_counts
 from cbmi.errors import UserError
-from cbmi.files import atomic_file, read_json, sha256, to_json, write_atomically
-from cbmi.filtering.rules import SIGNALS, PairFeatures, PairTable, pair_features
+from cbmi.files import atomic_file, read_json, sha256, temporary_folder, to_json, write_atomically
+from cbmi.filtering.cluster import (
+    COLUMNS,
+    FEATURE_COLUMNS,
+    RayCluster,
+    chunk_rows,
+    score_on_cluster,
+)
+from cbmi.filtering.rules import PairFeatures, PairTable
 from cbmi.inference.base import Model, truncation_note
 from cbmi.inference.scoring import WINDOW, PairScorer
 from cbmi.progress import Bar, bar, say
 from cbmi.training.world import World
-
-# Of a chunk, float64 each. The names are written to plan.json.
-FEATURE_COLUMNS = ["empty", "copies", "lengths", "texts"]  # in the order of `PairFeatures`
-COLUMNS = [*SIGNALS, *FEATURE_COLUMNS]
 
 
 class CorpusScores:
@@ -78,8 +81,11 @@ class CorpusScores:
             "columns": COLUMNS,
         }
 
-    def complete(self, world: World) -> None:
-        """Score the chunks that are missing; of several processes, each takes its share."""
+    def complete(self, world: World, cluster: RayCluster | None = None) -> None:
+        """Score the chunks that are missing; of several processes, each takes its share.
+
+        With a cluster, Ray's actors score them.
+        """
         truncated_before = self.model.truncated  # the model may be the caller's
         sizes = self._chunk_sizes()
         missing = []
@@ -92,6 +98,9 @@ class CorpusScores:
         if len(missing) < len(sizes) and world.first:
             done = self.lines - sum(sizes[number] for number in missing)
             say(f"{done:,} of {self.lines:,} pairs have been scored before.")
+        if cluster is not None:
+            self._complete_on(cluster, set(missing))
+            return
         mine = set(missing[world.rank :: world.size])
         scorer = PairScorer(self.model)
         counts: Counter[str] = Counter()
@@ -125,8 +134,28 @@ class CorpusScores:
     def _score_chunk(
         self, scorer: PairScorer, number: int, pairs: list[Pair], progress: Bar
     ) -> None:
-        scores = scorer.sentence_scores(pairs, progress.advance)
-        rows = np.column_stack([scores, *pair_features(pairs)])
+        self._write_chunk(number, chunk_rows(scorer, pairs, progress.advance))
+
+    def _complete_on(self, cluster: RayCluster, missing: set[int]) -> None:
+        counts: Counter[str] = Counter()
+        windows = enumerate(read_windows(self.files, self.model.languages, counts))
+        chunks = ((number, pairs) for number, pairs in windows if number in missing)
+        sizes = self._chunk_sizes()
+        total = sum(sizes[number] for number in missing)
+        truncated = 0
+        with (
+            temporary_folder(self.folder, "chunks") as folder,
+            bar("Scoring with Ray", total, "pairs") as progress,
+        ):
+            for chunk in score_on_cluster(cluster, self.model, chunks, folder):
+                self._write_chunk(chunk.number, chunk.rows)
+                truncated += chunk.truncated
+                progress.advance(len(chunk.rows))
+        if truncated:
+            say(truncation_note(truncated))
+        report_counts(counts)
+
+    def _write_chunk(self, number: int, rows: np.ndarray) -> None:
         with atomic_file(self._chunk_file(number)) as temporary, open(temporary, "wb") as file:
             np.save(file, rows, allow_pickle=False)
 
