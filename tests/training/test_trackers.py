@@ -82,6 +82,7 @@ def wandb_curves(run: Path) -> Curve:
     return curves
 
 
+TIMES = ("seconds", "tokens_per_second", "mfu", "waiting")
 READERS = {"tensorboard": tensorboard_curves, "mlflow": mlflow_curves, "wandb": wandb_curves}
 
 
@@ -132,7 +133,20 @@ def test_a_resumed_run_has_curves_without_holes_or_doubles(tmp_path):
     assert len(expected["loss"]) == len({step for step, _ in expected["loss"]})
     for name, curves in READERS.items():
         print(name)
-        same(curves(run), expected, but_for=("seconds", "tokens_per_second", "mfu"))
+        same(curves(run), expected, but_for=TIMES)
+
+
+@pytest.mark.slow
+def test_a_run_from_scratch_has_a_curve_of_its_own(tmp_path):
+    write_task(tmp_path)
+    command = ("train", write_run(tmp_path), "log={every: 2, trackers: [tensorboard]}")
+    assert cbmi(*command).returncode == 0
+    result = cbmi(*command, "--restart")
+    assert result.returncode == 0, result.stderr.decode()
+    run = tmp_path / "run"
+    same(tensorboard_curves(run), logged(run))
+    before = run / "before-restart"
+    same(tensorboard_curves(before), logged(before))
 
 
 @pytest.mark.slow
@@ -186,7 +200,7 @@ def test_a_tracker_gets_what_it_lacks(tmp_path, monkeypatch):
     again = Tracking(log, ["wandb"], None)
     assert len(Recorder.sent) == 3
     assert again.trackers["wandb"].run == tracking.trackers["wandb"].run
-    log.write_text("")  # a log that begins again is another run
+    (tmp_path / "trackers.json").unlink()  # as --restart does
     assert Tracking(log, ["wandb"], None).trackers["wandb"].run != again.trackers["wandb"].run
 
 

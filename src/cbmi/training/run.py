@@ -49,6 +49,8 @@ class RunDirectory:
         self.cache = self.path / "cache"
         self.best = self.path / "best"
         self.log = self.path / "log.jsonl"
+        self.trackers = self.path / "trackers.json"  # what they have been sent
+        self.tensorboard = self.path / "tensorboard"
         self.test = self.path / "test"
         self.history = self.path / "history.jsonl"  # of changed settings
 
@@ -250,7 +252,7 @@ class RunDirectory:
                 f"({describe_changes(changes)}): choose another output=…, or delete it."
             )
         trained = [self.checkpoints, self.best, self.log, self.teachers, self.cache, self.test]
-        trained.append(self.history)
+        trained += [self.history, self.trackers, self.tensorboard]
         trained = [path for path in trained if os.path.lexists(path)]
         if not trained:
             return None

@@ -128,9 +128,8 @@ class Tracking:
     def __init__(self, log: Path, names: Sequence[str], config: RunSettings) -> None:
         """`log`: log.jsonl, whose records the trackers get as far as they lack them."""
         self.state_file = log.parent / "trackers.json"
-        records = read_log(log) if log.exists() else []
-        # A log that begins again, as after --restart, is a new run for the trackers.
-        self.state = _read_state(self.state_file) if records else {}
+        # With --restart it is set aside, and the trackers have a new run.
+        self.state = _read_state(self.state_file)
         run = self.state.setdefault("run", _new_name(log))
         self.trackers: dict[str, Tracker] = {}
         self.failed: dict[str, str] = {}  # with the reason
@@ -141,11 +140,19 @@ class Tracking:
                 raise
             except Exception as error:
                 raise UserError(f"log.trackers: {name} cannot be used: {_said(error)}.") from None
-        for record in records:
-            self.log(record)
+        for record in read_log(log) if log.exists() else []:
+            self._send(record)
+        self._save()
 
     def log(self, record: Record) -> None:
         """Send a record to the trackers that do not have it yet."""
+        self._send(record)
+        self._save()
+
+    def _save(self) -> None:
+        write_atomically(self.state_file, to_json(self.state))
+
+    def _send(self, record: Record) -> None:
         values = {}
         for name, value in record.items():
             if isinstance(value, int | float) and name != "step":
@@ -160,7 +167,6 @@ class Tracking:
             if self._succeeds(name, partial(tracker.log, step, new)):
                 sent.update(step=step, names=[*known, *new])
         self._drop_failed()
-        write_atomically(self.state_file, to_json(self.state))
 
     def close(self) -> None:
         for name, tracker in self.trackers.items():
