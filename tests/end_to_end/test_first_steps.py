@@ -145,7 +145,7 @@ def test_formats_that_are_not_supported_are_named(task, name):
     files = [str(task / name), str(task / "train.tgt")]
     data = run_values(task)["data"] | {"train": files}
     message = refused("prepare", write_run(task, data=data))
-    problem = "not supported: give plain text" if "bz2" in name else "not lines of text: where"
+    problem = "not supported: give plain text" if "bz2" in name else "not lines of text: make"
     assert f"{name}: {Path(name).suffix} files are {problem}" in message
 
 

@@ -123,7 +123,7 @@ def test_xliff_1(encoding):
 def test_a_target_goes_below_its_source_and_what_cannot_be_encoded_is_escaped():
     unit = '<trans-unit id="1">\n    <source>a</source>\n  </trans-unit>'
     text = f"""<?xml version="1.0" encoding="us-ascii"?>
-<xliff><file source-language="en"><body>{unit}</body></file></xliff>"""
+<xliff><file source-language="en" target-language="de"><body>{unit}</body></file></xliff>"""
     filled = fill_xliff(text.encode(), "a.xlf", LANGUAGES, lambda lines: ["ä<"])
     new = f"<source>a</source>\n    <target {REVIEW}>&#228;&lt;</target>\n"
     assert filled.content.decode() == text.replace("<source>a</source>\n", new)
@@ -150,6 +150,35 @@ def test_xliff_2(tmp_path):
     (tmp_path / "a.xlf").write_bytes(filled.content)
     pairs = [(one.source, one.target) for one in read_entries(str(tmp_path / "a.xlf"), LANGUAGES)]
     assert pairs == [("one", "ONE"), ("two", "TWO"), ("three", "drei")]
+
+
+def test_what_was_said_of_an_empty_target_is_not_said_of_the_new_one():
+    text = """<xliff version="1.2"><file source-language="en"><body>
+<trans-unit id="1" approved="yes"><source>a</source>
+<target state="new" state-qualifier="exact-match"/></trans-unit>
+<trans-unit id="2"><source><![CDATA[b]]></source></trans-unit>
+<trans-unit id="3"><source>c<!-- no --> d</source></trans-unit>
+</body></file></xliff>"""
+    filled = fill_xliff(text.encode(), "a.xlf", LANGUAGES, shout)
+    expected = (
+        text.replace('approved="yes"', 'approved="no"')
+        .replace('source-language="en"', 'source-language="en" target-language="de"')
+        .replace(
+            '<target state="new" state-qualifier="exact-match"/>', f"<target {REVIEW}>A</target>"
+        )
+    )
+    assert filled.content.decode() == expected
+    assert (filled.translated, filled.left) == (1, 2)  # the rest cannot be kept byte for byte
+    segment = "<segment><source>a</source></segment>"
+    text = f'<xliff srcLang="en"><file><unit>{segment}</unit></file></xliff>'
+    filled = fill_xliff(text.encode(), "a.xlf", LANGUAGES, shout)
+    assert filled.content.startswith(b'<xliff srcLang="en" trgLang="de">')
+
+
+def test_po_keeps_spaces_and_line_ends():
+    text = 'msgid " a "\r\nmsgstr ""'
+    filled = fill_po(text.encode(), "a.po", LANGUAGES, shout)
+    assert filled.content.decode() == '#, fuzzy\r\nmsgid " a "\r\nmsgstr " A "'
 
 
 def test_an_xliff_file_of_other_languages_is_refused():

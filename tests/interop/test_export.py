@@ -204,6 +204,10 @@ def test_what_argos_cannot_take_is_refused(runs, tmp_path):
     assert "needs one vocabulary for both sides" in message("two", *out)
     assert "has no place for it" in message("post", *out, "--language-model")
     assert "should be a file that ends in .argosmodel" in message("post", "-o", tmp_path / "x")
+    precious = tmp_path / "y.argosmodel"
+    precious.write_text("precious")
+    assert "there is something else already" in message("post", "-o", precious)
+    precious.unlink()
     assert not list(tmp_path.iterdir())
 
 

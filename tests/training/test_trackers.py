@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_a_run_from_scratch_has_a_curve_of_its_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
-def test_a_log_is_pushed_afterwards(tmp_path, name):
+def test_a_log_is_pushed_afterwards(tmp_path, monkeypatch, name):
     write_task(tmp_path)
     assert cbmi("train", write_run(tmp_path), "log.every=2").returncode == 0
     run = tmp_path / "run"
@@ -159,6 +160,13 @@ def test_a_log_is_pushed_afterwards(tmp_path, name):
         result = cbmi("log", "push", run, "--to", name)
         assert result.returncode == 0, result.stderr.decode()
     same(READERS[name](run), logged(run))
+    if name == "tensorboard":  # what was deleted there is sent again
+        shutil.rmtree(run / "tensorboard")
+    elif name == "mlflow":  # and what another place lacks, too
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    if name != "wandb":
+        assert cbmi("log", "push", run, "--to", name).returncode == 0
+        same(READERS[name](run if name == "tensorboard" else tmp_path), logged(run))
     last = read_log(run)[-1]["step"]
     assert f"{name} has it up to step {last}" in result.stderr.decode()
 
@@ -177,6 +185,8 @@ class Recorder:
 
     def __init__(self, folder, run, config) -> None:
         self.run = run
+        self.place = "here"
+        self.is_new = not self.sent
 
     def log(self, step, values) -> None:
         self.sent.append((step, dict(values)))

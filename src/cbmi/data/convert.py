@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from cbmi.data.formats.columns import Columns
 from cbmi.data.formats.entry import REASONS, Entry, Languages, make_entry
 from cbmi.data.text import is_plain, read_pairs
 from cbmi.errors import UserError
-from cbmi.files import atomic_files, check_outputs, to_json
+from cbmi.files import atomic_files, check_outputs, disk_errors, to_json
 from cbmi.progress import bar, counted, say
 
 EXAMPLES = 5  # of each reason, in the report
@@ -79,10 +80,17 @@ def convert(
     source, target = languages
     if source == target:
         raise UserError(f"--target: source and target are both {source}.")
+    for option, code in (("--source", source), ("--target", target)):
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", code):
+            raise UserError(f"{option}: '{code}' is not a language code, such as en or pt-BR.")
+    if prefix.endswith("/") or Path(prefix).is_dir():
+        raise UserError(f"-o: {prefix} is a folder; name what the files begin with: {prefix}/text.")
     outputs = [Path(f"{prefix}.{code}") for code in languages]
     if report:
         outputs.append(Path(f"{prefix}.report.json"))
     check_outputs(outputs, prefix, files)
+    with disk_errors(outputs[0]):
+        outputs[0].parent.mkdir(parents=True, exist_ok=True)
     tallies = []
     with atomic_files(outputs) as temporaries:
         with ExitStack() as stack:
@@ -109,7 +117,8 @@ def convert(
             temporaries[2].write_text(to_json(records), encoding="utf-8")
     for tally in tallies:
         say(str(tally))
-    say(f"{' and '.join(map(str, outputs))}: {counted(pairs, 'pair')}")
+    also = f"; report: {outputs[2]}" if report else ""
+    say(f"{counted(pairs, 'pair')} written to {outputs[0]} and {outputs[1]}{also}")
     return pairs
 
 

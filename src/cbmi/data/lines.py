@@ -26,8 +26,8 @@ def read_lines(path: str, counts: Counter[str], advance: Advance | None = None) 
     suffix = suffix_of(path)
     if suffix in NOT_LINES:
         raise UserError(
-            f"{path}: {suffix} files are not lines of text: where pairs are wanted, name this file "
-            "alone, or make lines of it with `cbmi corpus convert`."
+            f"{path}: {suffix} files are not lines of text: make lines of it with `cbmi corpus "
+            "convert`, or, where both sides of a corpus are read, name this file alone."
         )
     with open_bytes(path, advance) as file:
         yield from decode_lines(file, path, counts)

@@ -102,6 +102,17 @@ def check_pairs(paths: Sequence[str], languages: Languages) -> int:
     return sum(1 for _ in read_pairs(paths, languages, Counter()))
 
 
+def no_pairs(paths: Sequence[str], languages: Languages) -> str:
+    """Why there is nothing in a corpus, as a clause."""
+    counts: Counter[str] = Counter()
+    for _ in read_pairs(paths, languages, counts):
+        return "there is no pair with text on both sides"
+    left_out = left_out_of(counts)
+    if left_out:
+        return f"there is no pair of {languages[0]} and {languages[1]} in it: {left_out}"
+    return "there is nothing in it"
+
+
 def count_pairs(paths: Sequence[str], languages: Languages) -> int | None:
     """How many pairs `read_pairs` will give, so that progress can show an end.
 

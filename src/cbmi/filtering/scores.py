@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cbmi.data.formats.entry import Languages
-from cbmi.data.text import Pair, check_pairs, read_pairs, report_counts
+from cbmi.data.text import Pair, check_pairs, no_pairs, read_pairs, report_counts
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, temporary_folder, to_json, write_atomically
 from cbmi.filtering.cluster import (
@@ -55,7 +55,8 @@ class CorpusScores:
                 )
         self.lines = check_pairs(self.files, self.model.languages)
         if not self.lines:
-            raise UserError(f"{' and '.join(self.files)}: there is nothing to filter.")
+            problem = no_pairs(self.files, self.model.languages)
+            raise UserError(f"{' and '.join(self.files)}: nothing to filter: {problem}.")
 
     def claim(self) -> None:
         """Make the folder that of this corpus and model; refuse it if it belongs to others."""

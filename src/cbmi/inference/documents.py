@@ -27,6 +27,8 @@ from cbmi.progress import bar, counted, say
 Translate = Callable[[Sequence[str]], list[str]]
 
 REVIEW = "needs-review-translation"  # the state of a target in XLIFF 1.2
+APPROVED = re.compile(rb"""(\sapproved\s*=\s*["'])yes(["'])""")
+QUALIFIER = re.compile(rb"""\sstate-qualifier\s*=\s*("[^"]*"|'[^']*')""")  # of what was there
 TRANSLATED = "translated"  # of a segment in XLIFF 2: not yet reviewed
 _WITHIN_TAG = rb"""(?:[^<>"']|"[^"]*"|'[^']*')*"""
 TAG = re.compile(rb"<" + _WITHIN_TAG + rb">")
@@ -107,7 +109,8 @@ def fill_po(data: bytes, path: str, languages: Languages, translate: Translate) 
             new[number] = ""
         if not message.fuzzy:
             first = message.first_line
-            new[first] = f"#, fuzzy{end or chr(10)}{new[first]}"
+            own_end = lines[first][len(lines[first].rstrip("\r\n")) :]
+            new[first] = f"#, fuzzy{own_end}{new[first]}"
             message.fuzzy = True
     try:
         content = "".join(new.values()).encode(encoding)
@@ -123,7 +126,18 @@ def _by_lines(texts: Sequence[str], translate: Translate) -> list[str]:
     for text in texts:
         lines += text.split("\n")
     translated = iter(translate(lines))
-    return ["\n".join(next(translated) for _ in text.split("\n")) for text in texts]
+    found = []
+    for text in texts:
+        own = [_spaced_like(line, next(translated)) for line in text.split("\n")]
+        found.append("\n".join(own))
+    return found
+
+
+def _spaced_like(line: str, translation: str) -> str:
+    """With the white space that the line has at its ends."""
+    before = line[: len(line) - len(line.lstrip())]
+    after = line[len(line.rstrip()) :] if line.strip() else ""
+    return before + translation.strip() + after
 
 
 def fill_xliff(data: bytes, path: str, languages: Languages, translate: Translate) -> _Filled:
@@ -139,7 +153,7 @@ def fill_xliff(data: bytes, path: str, languages: Languages, translate: Translat
         texts = [place for place in range(0, len(parts), 2) if parts[place].strip()]
         if len(texts) == 1 and not any(part.startswith(b"<!") for part in parts):
             wanted.append((unit, parts, texts[0]))
-        elif texts:
+        elif unit.source is not None and str(unit.source.text).strip():
             left += 1
     sources = [one_line(unescape(parts[place].decode(), ENTITIES)) for _, parts, place in wanted]
     edits: list[Edit] = []
@@ -149,6 +163,10 @@ def fill_xliff(data: bytes, path: str, languages: Languages, translate: Translat
         after = old[len(old.rstrip()) :]
         parts[place] = before + escape(text).encode() + after
         edits += _target_edits(content, unit, b"".join(parts))
+    for tag in {unit.language_tag for unit, _, _ in wanted if unit.language_tag is not None}:
+        place = _tag(content, tag.begin).end() - 1
+        attribute = f' {tag.attribute}="{languages[1]}"'.encode()
+        edits.append(Edit(place, place, attribute))
     filled = _edited(content, edits).decode()
     return _Filled(filled.encode(encoding, "xmlcharrefreplace"), len(wanted), left)
 
@@ -207,9 +225,11 @@ def _target_edits(content: bytes, unit: Unit, inner: bytes) -> list[Edit]:
     assert unit.source is not None
     edits = []
     state = REVIEW.encode() if unit.name == "trans-unit" else None
+    tag = _tag(content, unit.begin)
     if state is None:
-        tag = _tag(content, unit.begin)
         edits.append(Edit(*tag.span(), _with_state(tag.group(), TRANSLATED.encode())))
+    elif APPROVED.search(tag.group()):
+        edits.append(Edit(*tag.span(), APPROVED.sub(rb"\1no\2", tag.group())))
     name = re.sub(rb"<((?:[\w.-]+:)?)source\b.*", rb"\1target", _tag(content, unit.source.begin)[0])
     if unit.target is not None:
         opening = _tag(content, unit.target.begin)
@@ -225,7 +245,7 @@ def _target_edits(content: bytes, unit: Unit, inner: bytes) -> list[Edit]:
         first = b"<" + name + b">"
         indent = content[len(content[: last.begin].rstrip()) : last.begin]
     if state is not None:
-        first = _with_state(first, state)
+        first = _with_state(QUALIFIER.sub(b"", first), state)
     edits.append(Edit(begin, end, indent + first + inner + b"</" + name + b">"))
     return edits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from cbmi.data.compressed import COMPRESSED
 from cbmi.data.formats.entry import Languages
 from cbmi.data.languages import CODES, base_code
-from cbmi.data.text import check_pairs
+from cbmi.data.text import check_pairs, no_pairs
 from cbmi.errors import UserError
 from cbmi.training.fitting import (
     epoch_steps,
@@ -71,7 +71,7 @@ def run_file(
     codes = _codes(train, languages)
     pairs = check_pairs(train, codes)
     if not pairs:
-        raise UserError(f"{' and '.join(train)}: there is nothing in it.")
+        raise UserError(f"{' and '.join(train)}: {no_pairs(train, codes)}.")
     for files in (valid, test):
         if files is not None:
             check_pairs(files, codes)

@@ -6,6 +6,7 @@ Every export is loaded again and has to give the run's own scores before it take
 from __future__ import annotations
 
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +105,8 @@ def _check(settings: ExportSettings, output: Path) -> None:
             raise UserError("--language-model: a package for Argos Translate has no place for it.")
         if output.suffix != ".argosmodel" or output.is_dir():
             raise UserError(f"-o: {output} should be a file that ends in .argosmodel.")
+        if output.exists() and not zipfile.is_zipfile(output):
+            raise UserError(f"{output}: there is something else already; name another file.")
     elif output.exists():
         is_ours = output.is_dir() and (output / NOTE).exists()
         if not is_ours and (not output.is_dir() or any(output.iterdir())):

@@ -7,7 +7,7 @@ from typing import Any
 
 from cbmi.config import RunSettings, StageSettings
 from cbmi.data.bmi import scipy_sparse
-from cbmi.data.text import check_pairs
+from cbmi.data.text import check_pairs, no_pairs
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.objectives import NEEDS, Objective, build
@@ -79,7 +79,8 @@ def check_texts(config: RunSettings) -> None:
         groups["data.valid"] = config.data.valid
     for key, files in groups.items():
         if check_pairs(files, config.data.languages) == 0:
-            raise UserError(f"{key}: {' and '.join(files)}: there is nothing in it.")
+            problem = no_pairs(files, config.data.languages)
+            raise UserError(f"{key}: {' and '.join(files)}: {problem}.")
 
 
 def check_stages(config: RunSettings) -> list[Objective]:

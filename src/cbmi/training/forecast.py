@@ -11,7 +11,7 @@ import torch
 from cbmi.config import RunSettings
 from cbmi.data.corpus import read_meta
 from cbmi.data.foreign_vocabulary import import_vocabulary
-from cbmi.data.text import check_pairs
+from cbmi.data.text import check_pairs, no_pairs
 from cbmi.errors import UserError
 from cbmi.objectives import build
 from cbmi.progress import clock, counted
@@ -132,7 +132,8 @@ def _data(config: RunSettings, run: RunDirectory) -> str:
         return f"{counted(pairs, 'prepared pair')}, {data.source}→{data.target}"
     pairs = sum(check_pairs(corpus.files, data.languages) for corpus in data.train)
     if not pairs:
-        raise UserError(f"data.train: {' and '.join(data.train_files())}: there is nothing in it.")
+        problem = no_pairs(data.train[0].files, data.languages)
+        raise UserError(f"data.train: {' and '.join(data.train_files())}: {problem}.")
     files = data.vocabulary.files()
     at_most = "" if "size" in data.vocabulary.model_fields_set else "up to "
     vocabulary = f"{at_most}{data.vocabulary.size:,} pieces to be learnt"

@@ -29,6 +29,9 @@ PROJECT = "cbmi"  # unless the tracker's own environment variables say otherwise
 class Tracker(ABC):
     """One tracker's view of a run."""
 
+    place: str  # where the figures go
+    is_new: bool  # whether there are none of this run there yet
+
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -40,16 +43,21 @@ class TensorBoard(Tracker):
     """Event files in the run directory."""
 
     def __init__(self, folder: Path, run: str, config: RunSettings) -> None:
-        module = import_extra("torch.utils.tensorboard", "log.trackers", "tensorboard")
-        self.writer: Any = module.SummaryWriter(str(folder / "tensorboard"))
+        self.module: Any = import_extra("torch.utils.tensorboard", "log.trackers", "tensorboard")
+        self.place = str(folder / "tensorboard")
+        self.is_new = not any((folder / "tensorboard").glob("events.*"))
+        self.writer: Any = None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        if self.writer is None:  # it makes a file, which may not be needed
+            self.writer = self.module.SummaryWriter(self.place)
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()  # a killed process leaves no hole
 
     def close(self) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 class WeightsAndBiases(Tracker):
@@ -57,8 +65,10 @@ class WeightsAndBiases(Tracker):
 
     def __init__(self, folder: Path, run: str, config: RunSettings) -> None:
         wandb = import_extra("wandb", "log.trackers", "wandb")
+        self.place = os.environ.get("WANDB_PROJECT", PROJECT)
+        has_files = any((folder / "wandb").glob(f"*{run}"))  # offline, nothing else is known
         self.run: Any = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            project=self.place,
             name=folder.name,
             id=run,
             resume="allow",
@@ -66,6 +76,7 @@ class WeightsAndBiases(Tracker):
             config=config.plain(),
             settings=wandb.Settings(console="off", silent=True),
         )
+        self.is_new = not (has_files or self.run.resumed)
         # Its own step counts calls and refuses to go back.
         self.run.define_metric("*", step_metric="step")
 
@@ -82,12 +93,14 @@ class MLflow(Tracker):
     def __init__(self, folder: Path, run: str, config: RunSettings) -> None:
         mlflow = import_extra("mlflow", "log.trackers", "mlflow")
         self.entities: Any = mlflow.entities
-        address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
-        self.client: Any = mlflow.MlflowClient(tracking_uri=address)
+        own = f"sqlite:///{(folder / 'mlflow.db').resolve()}"
+        self.place = os.environ.get("MLFLOW_TRACKING_URI") or own
+        self.client: Any = mlflow.MlflowClient(tracking_uri=self.place)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = self.client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else self.client.create_experiment(name)
         found = self.client.search_runs([number], f"tags.cbmi_run = '{run}'", max_results=1)
+        self.is_new = not found
         if found:
             self.run = found[0].info.run_id
             self.client.update_run(self.run, status="RUNNING")
@@ -140,6 +153,10 @@ class Tracking:
                 raise
             except Exception as error:
                 raise UserError(f"log.trackers: {name} cannot be used: {_said(error)}.") from None
+            tracker = self.trackers[name]
+            known = self.state.get(name)
+            if known is None or tracker.is_new or known.get("place") != tracker.place:
+                self.state[name] = {"place": tracker.place, "step": -1, "names": []}
         for record in read_log(log) if log.exists() else []:
             self._send(record)
         self._save()
@@ -159,7 +176,7 @@ class Tracking:
                 values[name] = float(value)
         step = int(record["step"])
         for name, tracker in self.trackers.items():
-            sent = self.state.setdefault(name, {"step": -1, "names": []})
+            sent = self.state[name]
             known = sent["names"] if step == sent["step"] else []
             new = {key: value for key, value in values.items() if key not in known}
             if step < sent["step"] or not new:

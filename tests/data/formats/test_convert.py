@@ -41,7 +41,7 @@ def test_all_inputs_go_into_two_files(tmp_path, monkeypatch):
         "a.tmx: 1 pair; left out: 1 untranslated",
         "b.po: 1 pair; left out: 1 fuzzy",
         "c.en and c.de: 2 pairs; left out: 1 without a source",
-        "4 pairs",
+        "4 pairs written to out.en and out.de; report: out.report.json",
     ):
         assert line in finished.stderr.decode()
     first, second, _ = json.loads((tmp_path / "out.report.json").read_text())
@@ -82,6 +82,20 @@ def test_a_mistake_leaves_what_was_there(tmp_path, monkeypatch, files, message):
     assert message in str(error.value)
     assert (tmp_path / "x.en").read_text() == "before\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_prefixes_and_codes(tmp_path):
+    write_tmx(tmp_path / "a.tmx", [("one", "eins")])
+    file = str(tmp_path / "a.tmx")
+    assert convert([file], ("en-US", "de"), f"{tmp_path}/new/deep/x") == 1
+    assert (tmp_path / "new" / "deep" / "x.en-US").read_text() == "one\n"
+    with pytest.raises(UserError, match="is a folder; name what the files begin with"):
+        convert([file], ("en", "de"), f"{tmp_path}/")
+    with pytest.raises(UserError, match=r"--target: '\.\./de' is not a language code"):
+        convert([file], ("en", "../de"), "x")
+    (tmp_path / "b.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="--columns: source and target are both 'a'"):
+        convert([str(tmp_path / "b.csv")], ("en", "de"), f"{tmp_path}/x", ("a", "a"))
 
 
 @pytest.mark.slow

@@ -45,9 +45,9 @@ def written(path: Path, text: str, encoding: str = "utf-8") -> Path:
 
 
 def test_languages_match_by_prefix():
-    for code, wanted in (("de-DE", "de"), ("DE_at", "de"), ("pt-BR", "pt-br")):
+    for code, wanted in (("de-DE", "de"), ("DE_at", "de"), ("pt-BR", "pt-br"), ("de", "de-AT")):
         assert matches(code, wanted)
-    for code, wanted in (("den", "de"), ("de", "de-AT")):
+    for code, wanted in (("den", "de"), ("de-DE", "de-AT"), ("", "de")):
         assert not matches(code, wanted)
     assert best_match(["de-AT", "en", "de"], "de") == "de"
     assert best_match(["en", "de-AT", "de-CH"], "de") == "de-AT"

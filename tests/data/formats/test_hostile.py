@@ -53,6 +53,8 @@ CASES = {
     "list.jsonl": ("[1]\n", "line 1: this is not a JSON object"),
     "number.jsonl": ('{"en": 1, "de": "b"}\n', "line 1: 'en' is not text"),
     "missing.jsonl": ('{"en": "a", "de": "b"}\n{"en": "a"}\n', "line 2: there is no 'de'"),
+    "half.jsonl": ('{"en": "\\ud800", "de": "b"}\n', "line 1: 'en' has half of a character"),
+    "twice.csv": ("en,de,de\n", "there are several columns 'de'"),
     "not.parquet": ("hello", "cannot be read as Parquet"),
 }
 

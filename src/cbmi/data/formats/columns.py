@@ -22,7 +22,9 @@ def find_columns(
         for name in given:
             if name not in names:
                 raise UserError(f"{where}: there is no column '{name}', but {_listed(names)}.")
-        return given
+        if given[0] == given[1]:
+            raise UserError(f"--columns: source and target are both '{given[0]}'.")
+        return _once(given, names, where)
     found = named_columns(names, languages)
     if found is None:
         source, target = languages
@@ -30,7 +32,14 @@ def find_columns(
             f"{where}: there are no columns {source} and {target}, or source and target, but "
             f"{_listed(names)}; say which with `cbmi corpus convert --columns SOURCE TARGET`."
         )
-    return found
+    return _once(found, names, where)
+
+
+def _once(columns: Columns, names: Sequence[str], where: str) -> Columns:
+    for name in columns:
+        if list(names).count(name) > 1:
+            raise UserError(f"{where}: there are several columns '{name}'.")
+    return columns
 
 
 def named_columns(names: Sequence[str], languages: Languages) -> Columns | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 # Why an entry is not a pair.
@@ -46,27 +46,28 @@ def turned(entry: Entry) -> Entry:
 
 
 def one_line(text: str) -> str:
-    """A line break, and the white space around it, becomes a space; none is left at the ends."""
-    return _LINE_BREAKS.sub(" ", text.strip())
+    """A line break, and the white space around it, becomes a space; none is left at the ends.
+
+    NUL, which text cannot have, becomes a space, too.
+    """
+    return _LINE_BREAKS.sub(" ", text.replace("\0", " ").strip())
 
 
 def matches(code: str, wanted: str) -> bool:
-    """Whether a language is the wanted one, or a variety of it: de-DE and de_AT are de."""
+    """Whether a language may be the wanted one: de-DE is de, and de may be de-DE."""
     code = _normal(code)
     wanted = _normal(wanted)
-    return code == wanted or code.startswith(f"{wanted}-")
+    is_variety = code.startswith(f"{wanted}-")
+    return bool(code) and (code == wanted or is_variety or wanted.startswith(f"{code}-"))
 
 
 def best_match(codes: Iterable[str], wanted: str) -> str | None:
-    """The code that is the wanted language: exactly, or else the first variety of it."""
+    """The code that is the wanted language: exactly, or else the first that may be it."""
     found = [code for code in codes if matches(code, wanted)]
-    exact = [code for code in found if _normal(code) == _normal(wanted)]
-    return next(_first_of(exact, found), None)
-
-
-def _first_of(*groups: list[str]) -> Iterator[str]:
-    for group in groups:
-        yield from group
+    for code in found:
+        if _normal(code) == _normal(wanted):
+            return code
+    return found[0] if found else None
 
 
 def _normal(code: str) -> str:

@@ -144,7 +144,7 @@ def parse(lines: Iterable[str], path: str) -> Iterator[Message]:
         has_translation = any(keyword.startswith("msgstr") for keyword in message.fields)
         if not line or (begins and has_translation):
             if message.fields:
-                yield _complete(message, path, number)
+                yield _complete(message, path)
             message = Message()
             current = None
         if line.startswith("#"):
@@ -164,13 +164,13 @@ def parse(lines: Iterable[str], path: str) -> Iterator[Message]:
             current = Field(number, number, _string(found.group(2), path, number))
             message.fields[keyword] = current
     if message.fields:
-        yield _complete(message, path, number)
+        yield _complete(message, path)
 
 
-def _complete(message: Message, path: str, number: int) -> Message:
+def _complete(message: Message, path: str) -> Message:
     keywords = message.fields
     if "msgid" not in keywords or not any(keyword.startswith("msgstr") for keyword in keywords):
-        raise _wrong(path, number, "the message before this has no msgid or no msgstr")
+        raise _wrong(path, message.first_line, "this message has no msgid or no msgstr")
     return message
 
 

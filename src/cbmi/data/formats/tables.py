@@ -14,6 +14,7 @@ from cbmi.data.formats.columns import Columns, find_columns
 from cbmi.data.formats.entry import Entry, Languages, make_entry
 from cbmi.data.lines import decode_lines, decode_wide, wide_encoding
 from cbmi.errors import UserError, import_extra
+from cbmi.progress import counted
 
 ROWS = 10_000  # of a Parquet file, read at a time
 
@@ -52,7 +53,7 @@ def read_csv(
         line = rows.line_num + 1
         for row in rows:
             if row and len(row) != len(names):
-                fields = f"{len(row)} fields where the header has {len(names)}"
+                fields = f"{counted(len(row), 'field')} where the header has {len(names)}"
                 raise UserError(f"{path}, line {line}: {fields}.")
             if row:
                 yield make_entry(row[source], row[target], line)
@@ -116,6 +117,8 @@ def _field(record: Mapping[str, Any], name: str, where: str) -> str:
         return ""
     if not isinstance(value, str):
         raise UserError(f"{where}: '{name}' is not text.")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise UserError(f"{where}: '{name}' has half of a character (a lone surrogate).")
     return value
 
 

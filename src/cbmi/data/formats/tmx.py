@@ -73,12 +73,16 @@ class _TmxHandler:
             self.variants.setdefault(self.language, segment)
 
     def _entry(self) -> Entry:
-        sides = []
+        texts = []
+        left_out = None
         for language in self.languages:
             code = best_match(self.variants, language)
             if code is None:
-                return Entry("", "", self.line, OTHER_LANGUAGES)
-            sides.append(self.variants[code])
-        source, target = sides
-        markup_only = source.is_markup_only or target.is_markup_only
-        return make_entry(str(source), str(target), self.line, MARKUP_ONLY if markup_only else None)
+                left_out = OTHER_LANGUAGES
+                texts.append("")
+                continue
+            segment = self.variants[code]
+            texts.append(str(segment))
+            if segment.is_markup_only and left_out is None:
+                left_out = MARKUP_ONLY
+        return make_entry(texts[0], texts[1], self.line, left_out)

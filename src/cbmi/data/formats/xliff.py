@@ -44,6 +44,14 @@ class Element:
     end: int = 0
 
 
+@dataclass(frozen=True)
+class LanguageTag:
+    """The tag that says the languages of a unit, if it does not say the target's."""
+
+    begin: int
+    attribute: str  # that is missing
+
+
 @dataclass
 class Unit:
     """A <trans-unit> of version 1.2 or a <segment> of version 2."""
@@ -53,6 +61,7 @@ class Unit:
     line: int
     translatable: bool
     state: str  # of a <segment>; in version 1.2 the target has it
+    language_tag: LanguageTag | None = None
     source: Element | None = None
     segmented: Element | None = None  # <seg-source>
     target: Element | None = None
@@ -69,6 +78,7 @@ class XliffHandler:
         self.wanted = languages
         self.entries: list[Entry] = []
         self.languages: Languages = ("", "")  # of the current <file>
+        self.language_tag: LanguageTag | None = None
         self.translate = [True]  # of the elements that are open; it is inherited
         self.skipped = 0  # depth within an element that is skipped
         self.unit: Unit | None = None
@@ -85,18 +95,26 @@ class XliffHandler:
             self.skipped += 1
         elif name == "xliff":
             self.languages = (attributes.get("srcLang", ""), attributes.get("trgLang", ""))
+            self._note_language_tag("srcLang" in attributes, "trgLang")
         elif name == "file" and "source-language" in attributes:
             target = attributes.get("target-language", "")
             self.languages = (attributes["source-language"], target)
+            self._note_language_tag(True, "target-language")
         elif name in ("trans-unit", "segment"):
             state = attributes.get("state", "")
             parser = self.parser
-            self.unit = Unit(name, parser.byte, parser.line, self.translate[-1], state)
+            self.unit = Unit(
+                name, parser.byte, parser.line, self.translate[-1], state, self.language_tag
+            )
         elif self.unit is not None and name in ("source", "target", "seg-source"):
             text = InlineText(NATIVE_CODE)
             self.open = Element(text, attributes.get("state", ""), self.parser.byte)
             attribute = "segmented" if name == "seg-source" else name
             setattr(self.unit, attribute, self.open)
+
+    def _note_language_tag(self, says_source: bool, attribute: str) -> None:
+        is_missing = says_source and not self.languages[1]
+        self.language_tag = LanguageTag(self.parser.byte, attribute) if is_missing else None
 
     def text(self, text: str) -> None:
         if self.open is not None:
