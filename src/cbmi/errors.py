@@ -37,6 +37,12 @@ class TrainingStopped(Exception):
         self.signal_number = signal_number
 
 
+def first_line(error: Exception) -> str:
+    """What another library's error says, to be part of a sentence: its first line, no full stop."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")
+
+
 def import_extra(module: str, what: str, extra: str) -> ModuleType:
     """Import a module that only an extra installs; `what` needs it, e.g. "Evaluation"."""
     try:

@@ -17,7 +17,6 @@ pytest.importorskip("psutil")
 import psutil
 
 from cbmi.filtering import scores
-from cbmi.inference import scoring
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -100,7 +99,3 @@ def test_options_that_do_not_go_together(small_run, corpus, tmp_path):
         "filter", small_run / "run", *corpus, *output, "--engine=ray", "--address=127.0.0.1:1"
     )
     assert "--address: 127.0.0.1:1 cannot be reached: Connection refused" in message
-
-
-def test_the_chunks_of_the_test_are_those_of_scoring():
-    assert scores.WINDOW == scoring.WINDOW

@@ -21,7 +21,7 @@ UNSUPPORTED = frozenset(
 )
 ZST_CHUNK = 1 << 16  # compressed bytes read at a time
 
-Advance = Callable[[int], None]  # told how many bytes of the file, as it is, were read
+OnRead = Callable[[int], None]  # told how many bytes of the file, as it is, were read
 
 
 def suffix_of(path: str) -> str:
@@ -32,7 +32,7 @@ def suffix_of(path: str) -> str:
     return name.suffix.lower()
 
 
-def open_bytes(path: str, advance: Advance | None = None) -> io.BufferedIOBase:
+def open_bytes(path: str, on_read: OnRead | None = None) -> io.BufferedIOBase:
     """The plain bytes of a file that may be compressed (.gz, .xz, .zst)."""
     try:
         if Path(path).is_dir():
@@ -47,8 +47,8 @@ def open_bytes(path: str, advance: Advance | None = None) -> io.BufferedIOBase:
         file: Any = open(path, "rb", buffering=0)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    if advance is not None:
-        file = _Watched(file, advance)
+    if on_read is not None:
+        file = _Watched(file, on_read)
     match suffix:
         case ".gz":
             return _Gzip(file)
@@ -63,16 +63,16 @@ def open_bytes(path: str, advance: Advance | None = None) -> io.BufferedIOBase:
 class _Watched(io.RawIOBase):
     """A file that says how much of it was read."""
 
-    def __init__(self, file: io.RawIOBase, advance: Advance) -> None:
+    def __init__(self, file: io.RawIOBase, on_read: OnRead) -> None:
         self.file = file
-        self.advance = advance
+        self.on_read = on_read
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
         size = self.file.readinto(buffer)
-        self.advance(size or 0)
+        self.on_read(size or 0)
         return size
 
     def close(self) -> None:

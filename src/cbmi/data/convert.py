@@ -7,29 +7,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from cbmi.data.compressed import Advance
+from cbmi.data.compressed import OnRead
 from cbmi.data.formats import has_both_sides, read_entries
 from cbmi.data.formats.columns import Columns
 from cbmi.data.formats.entry import REASONS, Entry, Languages, make_entry
-from cbmi.data.text import is_plain, read_pairs
+from cbmi.data.text import is_plain, left_out_of, read_pairs
 from cbmi.errors import UserError
 from cbmi.files import atomic_files, check_outputs, disk_errors, to_json
 from cbmi.progress import bar, counted, say
 
 EXAMPLES = 5  # of each reason, in the report
 SHOWN = 200  # characters of an example
-
-
-class _Input(NamedTuple):
-    """Two aligned files, or one."""
-
-    files: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return " and ".join(self.files)
 
 
 class _Tally:
@@ -49,11 +39,8 @@ class _Tally:
             some.append({"line": entry.line, **texts})
 
     def __str__(self) -> str:
-        reasons = []
-        for reason in REASONS:
-            if self.left_out[reason]:
-                reasons.append(f"{self.left_out[reason]:,} {reason}")
-        left_out = f"; left out: {', '.join(reasons)}" if reasons else ""
+        reasons = left_out_of(self.left_out)
+        left_out = f"; left out: {reasons}" if reasons else ""
         return f"{self.name}: {counted(self.pairs, 'pair')}{left_out}"
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +86,7 @@ def convert(
                 side = open(temporary, "w", encoding="utf-8", newline="\n")
                 sides.append(stack.enter_context(side))
             for one in _inputs(files):
-                tally = _Tally(one.name)
+                tally = _Tally(" and ".join(one))
                 for entry in _entries(one, languages, columns):
                     if entry.left_out is not None:
                         tally.leave_out(entry, entry.left_out)
@@ -122,18 +109,19 @@ def convert(
     return pairs
 
 
-def _inputs(files: Sequence[str]) -> list[_Input]:
-    inputs = []
+def _inputs(files: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each of two aligned files, or of one that holds both sides."""
+    inputs: list[tuple[str, ...]] = []
     waiting: str | None = None  # a file of one language
     for file in files:
         if has_both_sides(file):
             if waiting is not None:
                 break
-            inputs.append(_Input((file,)))
+            inputs.append((file,))
         elif waiting is None:
             waiting = file
         else:
-            inputs.append(_Input((waiting, file)))
+            inputs.append((waiting, file))
             waiting = None
     if waiting is not None:
         raise UserError(
@@ -142,25 +130,27 @@ def _inputs(files: Sequence[str]) -> list[_Input]:
     return inputs
 
 
-def _entries(one: _Input, languages: Languages, columns: Columns | None) -> Iterator[Entry]:
+def _entries(
+    files: tuple[str, ...], languages: Languages, columns: Columns | None
+) -> Iterator[Entry]:
     size = 0
-    for file in one.files:
+    for file in files:
         path = Path(file)
         if not path.is_file():
             problem = "this is not an ordinary file" if path.exists() else "there is no such file"
             raise UserError(f"{file}: {problem}.")
         size += path.stat().st_size
-    with bar(f"Reading {one.name}", size, "bytes") as progress:
-        yield from _read(one, languages, columns, progress.advance)
+    with bar(f"Reading {' and '.join(files)}", size, "bytes") as progress:
+        yield from _read(files, languages, columns, progress.advance)
 
 
 def _read(
-    one: _Input, languages: Languages, columns: Columns | None, advance: Advance
+    files: tuple[str, ...], languages: Languages, columns: Columns | None, on_read: OnRead
 ) -> Iterator[Entry]:
-    lines_of_text = len(one.files) == 2 or (columns is None and is_plain(one.files[0], languages))
+    lines_of_text = len(files) == 2 or (columns is None and is_plain(files[0], languages))
     if not lines_of_text:
-        yield from read_entries(one.files[0], languages, columns, advance)
+        yield from read_entries(files[0], languages, columns, on_read)
         return
-    pairs = read_pairs(one.files, languages, Counter(), advance)
+    pairs = read_pairs(files, languages, Counter(), on_read)
     for number, (source, target) in enumerate(pairs, start=1):
         yield make_entry(source, target, number)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cbmi.data.compressed import BROKEN_ARCHIVE, Advance, open_bytes, suffix_of
+from cbmi.data.compressed import BROKEN_ARCHIVE, OnRead, open_bytes, suffix_of
 from cbmi.errors import UserError
 from cbmi.progress import say
 
@@ -21,7 +21,7 @@ NOT_LINES = frozenset(
 COUNT_CHUNK = 1 << 20  # bytes read at a time to count lines
 
 
-def read_lines(path: str, counts: Counter[str], advance: Advance | None = None) -> Iterator[str]:
+def read_lines(path: str, counts: Counter[str], on_read: OnRead | None = None) -> Iterator[str]:
     """The lines of a UTF-8 file, compressed or not, as `decode_lines` gives them."""
     suffix = suffix_of(path)
     if suffix in NOT_LINES:
@@ -29,7 +29,7 @@ def read_lines(path: str, counts: Counter[str], advance: Advance | None = None) 
             f"{path}: {suffix} files are not lines of text: make lines of it with `cbmi corpus "
             "convert`, or, where both sides of a corpus are read, name this file alone."
         )
-    with open_bytes(path, advance) as file:
+    with open_bytes(path, on_read) as file:
         yield from decode_lines(file, path, counts)
 
 

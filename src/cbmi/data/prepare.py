@@ -76,8 +76,8 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
         say(f"Learning the vocabulary: {at_most}{data.vocabulary.size:,} pieces")
         with unchanged(data.train_files()):
             learn_vocabularies(data, vocabulary_folder)
-    source, target = load_vocabularies(vocabulary_folder, data.vocabulary.shared)
-    if data.segmentations and not (can_be_sampled(source) and can_be_sampled(target)):
+    vocabularies = load_vocabularies(vocabulary_folder, data.vocabulary.shared)
+    if data.segmentations and not all(can_be_sampled(one) for one in vocabularies):
         raise UserError(
             "data.segmentations needs a BPE vocabulary with byte pieces and without normalisation: "
             "let the run learn its vocabulary, or leave out data.segmentations."
@@ -91,7 +91,7 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
         encode(
             train_files,
             data.languages,
-            (source, target),
+            vocabularies,
             train_folder,
             data.max_length,
             data.drop_copies,
@@ -100,13 +100,11 @@ def prepare_corpora(data: DataSettings, folder: Path, again: bool = False) -> No
     if data.valid and valid_folder.exists() and not again:
         check_digests(valid_folder, read_meta(valid_folder).digests)
     elif data.valid:
-        vocabularies = (source, target)
         encode([data.valid], data.languages, vocabularies, valid_folder, LONGEST_VALIDATION)
     check_unchanged(train_folder, data.train_files())
     if data.segmentations and segmentations_folder.exists() and not again:
         check_segmentations(segmentations_folder)
     elif data.segmentations:
-        vocabularies = (source, target)
         sample_segmentations(
             Corpus(train_folder), data, vocabularies, segmentations_folder, data.segmentations
         )

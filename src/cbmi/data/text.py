@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
-from cbmi.data.compressed import Advance, suffix_of
+from cbmi.data.compressed import OnRead, suffix_of
 from cbmi.data.formats import has_both_sides, read_entries
 from cbmi.data.formats.columns import named_columns
 from cbmi.data.formats.entry import REASONS, Languages
@@ -29,7 +29,7 @@ def read_pairs(
     paths: Sequence[str],
     languages: Languages,
     counts: Counter[str],
-    advance: Advance | None = None,
+    on_read: OnRead | None = None,
 ) -> Iterator[Pair]:
     """Source and target lines, from two aligned files or from one file that holds both sides.
 
@@ -37,11 +37,11 @@ def read_pairs(
     and counted in `counts` by reason.
     """
     if len(paths) == 1:
-        yield from _read_file(paths[0], languages, counts, advance)
+        yield from _read_file(paths[0], languages, counts, on_read)
         return
     source_path, target_path = paths
-    sources = read_lines(source_path, counts, advance)
-    targets = read_lines(target_path, counts, advance)
+    sources = read_lines(source_path, counts, on_read)
+    targets = read_lines(target_path, counts, on_read)
     for number, (source, target) in enumerate(zip_longest(sources, targets), start=1):
         # zip_longest gives None on the side that has ended.
         if source is None:
@@ -54,12 +54,12 @@ def read_pairs(
 
 
 def _read_file(
-    path: str, languages: Languages, counts: Counter[str], advance: Advance | None
+    path: str, languages: Languages, counts: Counter[str], on_read: OnRead | None
 ) -> Iterator[Pair]:
     if is_plain(path, languages):
-        yield from _read_columns(path, counts, advance)
+        yield from _read_columns(path, counts, on_read)
         return
-    for entry in read_entries(path, languages, advance=advance):
+    for entry in read_entries(path, languages, on_read=on_read):
         if entry.left_out is None:
             yield entry.source, entry.target
         else:
@@ -128,8 +128,8 @@ def _unequal(paths: Sequence[str], source_lines: int, target_lines: int) -> User
     )
 
 
-def _read_columns(path: str, counts: Counter[str], advance: Advance | None) -> Iterator[Pair]:
-    for number, line in enumerate(read_lines(path, counts, advance), start=1):
+def _read_columns(path: str, counts: Counter[str], on_read: OnRead | None) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(path, counts, on_read), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(

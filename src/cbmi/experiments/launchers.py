@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cbmi.errors import UserError, import_extra
+from cbmi.errors import UserError, first_line, import_extra
 
 LOOK_EVERY = 1.0  # seconds
 # What submitit itself knows; all other options are Slurm's own.
@@ -80,7 +80,7 @@ class SlurmLauncher:
                 named[key if is_general else f"slurm_{key}"] = value
             self.executor.update_parameters(**named)
         except Exception as error:
-            raise UserError(f"--slurm: {_first_line(error)}.") from None
+            raise UserError(f"--slurm: {first_line(error)}.") from None
 
     def launch(
         self, command: Sequence[str], output: Path, environment: Mapping[str, str], lock: int
@@ -88,7 +88,7 @@ class SlurmLauncher:
         try:
             return SlurmJob(self.executor.submit(Command(list(command), str(output.resolve()))))
         except Exception as error:
-            raise UserError(f"the job could not be submitted: {_first_line(error)}.") from None
+            raise UserError(f"the job could not be submitted: {first_line(error)}.") from None
 
 
 class SlurmJob:
@@ -140,11 +140,6 @@ def _without_slurm() -> dict[str, str]:
     """The environment, without what would make one process believe that it is one of several."""
     several = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     return {name: value for name, value in os.environ.items() if name not in several}
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".")
 
 
 def slurm_options(texts: Sequence[str]) -> dict[str, str | int]:

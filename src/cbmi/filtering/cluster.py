@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cbmi.data.text import Pair
-from cbmi.errors import UserError, import_extra
-from cbmi.filtering.rules import SIGNALS, pair_features
+from cbmi.errors import UserError, first_line, import_extra
+from cbmi.filtering.chunks import COLUMNS, chunk_rows
 from cbmi.inference.base import Model
 from cbmi.inference.loading import load_model
 from cbmi.inference.model import TrainedModel
@@ -26,9 +26,6 @@ from cbmi.inference.scoring import PairScorer
 WHAT = "--engine ray"
 EXTRA = "ray"
 CONNECTION = 10.0  # seconds in which a cluster has to answer
-# Of a chunk, float64 each. The names are written to plan.json.
-FEATURE_COLUMNS = ["empty", "copies", "lengths", "texts"]  # in the order of `PairFeatures`
-COLUMNS = [*SIGNALS, *FEATURE_COLUMNS]
 
 
 class RayCluster(NamedTuple):
@@ -62,14 +59,6 @@ class ChunkScorer:
         }
 
 
-def chunk_rows(
-    scorer: PairScorer, pairs: list[Pair], advance: Callable[[int], None] | None = None
-) -> np.ndarray:
-    """(pairs, columns): the scores of a chunk and the features that rules go by."""
-    scores = scorer.sentence_scores(pairs, advance or (lambda amount: None))
-    return np.column_stack([scores, *pair_features(pairs)])
-
-
 def score_on_cluster(
     cluster: RayCluster,
     model: Model,
@@ -92,7 +81,7 @@ def score_on_cluster(
                 logging_level="error",
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(f"--address: Ray cannot be reached: {reason}.") from None
     try:
         context = data.DataContext.get_current()

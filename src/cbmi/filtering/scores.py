@@ -18,13 +18,8 @@ from cbmi.data.formats.entry import Languages
 from cbmi.data.text import Pair, check_pairs, no_pairs, read_pairs, report_counts
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, temporary_folder, to_json, write_atomically
-from cbmi.filtering.cluster import (
-    COLUMNS,
-    FEATURE_COLUMNS,
-    RayCluster,
-    chunk_rows,
-    score_on_cluster,
-)
+from cbmi.filtering.chunks import COLUMNS, FEATURE_COLUMNS, chunk_rows
+from cbmi.filtering.cluster import RayCluster, score_on_cluster
 from cbmi.filtering.rules import PairFeatures, PairTable
 from cbmi.inference.base import Model, truncation_note
 from cbmi.inference.scoring import WINDOW, PairScorer

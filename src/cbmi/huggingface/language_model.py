@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from cbmi.errors import UserError
+from cbmi.errors import UserError, first_line
 from cbmi.files import read_json, to_json, write_atomically
 from cbmi.huggingface.columns import IGNORED, LM, predicted, require_column
 from cbmi.huggingface.scores import gold_scores
@@ -283,7 +283,7 @@ def _load(folder: Path) -> PreTrainedModel:
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(folder))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(f"{folder}: there is no language model here: {reason}.") from None
     return model
 

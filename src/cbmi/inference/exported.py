@@ -13,7 +13,7 @@ from cbmi.data.vocabulary import BOS, EOS, Vocabulary
 from cbmi.decoding import Hypothesis, Sampling
 from cbmi.decoding.queue import Advance
 from cbmi.decoding.translate import ignore_progress
-from cbmi.errors import UserError, import_extra
+from cbmi.errors import UserError, first_line, import_extra
 from cbmi.files import read_json, sha256
 from cbmi.inference.base import BEAM, Model, beam_width
 from cbmi.model import Packed
@@ -56,7 +56,7 @@ class ExportedModel(Model):
                 folder = str(self.path / LANGUAGE_MODEL)
                 self.language_model = library.Generator(folder, **options)
         except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
+            reason = first_line(error)
             raise UserError(f"{path}: CTranslate2 cannot load it: {reason}.") from None
         self._ids: dict[str, int] = {}
         for number, piece in enumerate(self.target.pieces(range(len(self.target)))):

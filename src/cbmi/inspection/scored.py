@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cbmi.errors import UserError, import_extra
+from cbmi.errors import UserError, first_line, import_extra
 from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 from cbmi.progress import say
@@ -55,7 +55,7 @@ def _records(path: Path) -> Iterator[Any]:
         try:
             yield from datasets.load_from_disk(str(path))
         except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
+            reason = first_line(error)
             raise UserError(f"{path}: this dataset cannot be read: {reason}.") from None
     elif path.suffix == ".parquet":
         yield from _parquet(path)
@@ -87,5 +87,5 @@ def _parquet(path: Path) -> Iterator[Any]:
             for batch in file.iter_batches(1000):
                 yield from batch.to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(f"{path}: this is not a Parquet file: {reason}.") from None

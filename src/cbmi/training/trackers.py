@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cbmi.config import RunSettings
-from cbmi.errors import UserError, import_extra
+from cbmi.errors import UserError, first_line, import_extra
 from cbmi.files import alone_in, read_json, to_json, write_atomically
 from cbmi.progress import say
 from cbmi.training.records import read_log
@@ -152,7 +152,9 @@ class Tracking:
             except UserError:
                 raise
             except Exception as error:
-                raise UserError(f"log.trackers: {name} cannot be used: {_said(error)}.") from None
+                raise UserError(
+                    f"log.trackers: {name} cannot be used: {first_line(error)}."
+                ) from None
             tracker = self.trackers[name]
             known = self.state.get(name)
             if known is None or tracker.is_new or known.get("place") != tracker.place:
@@ -195,7 +197,7 @@ class Tracking:
         try:
             act()
         except Exception as error:
-            self.failed[name] = _said(error)
+            self.failed[name] = first_line(error)
             return False
         return True
 
@@ -225,12 +227,6 @@ def push_log(path: Path, names: Sequence[str]) -> str:
         raise UserError(f"{path}: {', '.join(tracking.failed)} did not get all of it.")
     steps = [f"{name} has it up to step {tracking.state[name]['step']:,}" for name in names]
     return "; ".join(steps)
-
-
-def _said(error: Exception) -> str:
-    """The first line of an error, without its full stop."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".")
 
 
 def _new_name(log: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cbmi.data.compressed import Advance, suffix_of
+from cbmi.data.compressed import OnRead, suffix_of
 from cbmi.data.formats.columns import Columns
 from cbmi.data.formats.entry import Entry, Languages
 from cbmi.data.formats.po import read_po
@@ -39,13 +39,13 @@ def read_entries(
     path: str,
     languages: Languages,
     columns: Columns | None = None,
-    advance: Advance | None = None,
+    on_read: OnRead | None = None,
 ) -> Iterator[Entry]:
     """The entries of a file. `columns`: of a table; found by their names if left out."""
     suffix = suffix_of(path)
     if suffix in TABLES:
-        yield from TABLES[suffix](path, languages, columns, advance)
+        yield from TABLES[suffix](path, languages, columns, on_read)
         return
     if columns is not None:
         raise UserError(f"--columns: {path} is not a table.")
-    yield from DOCUMENTS[suffix](path, languages, advance)
+    yield from DOCUMENTS[suffix](path, languages, on_read)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cbmi.data.compressed import BROKEN_ARCHIVE, Advance, open_bytes
+from cbmi.data.compressed import BROKEN_ARCHIVE, OnRead, open_bytes
 from cbmi.data.formats.entry import (
     FUZZY,
     LONGEST_TEXT,
@@ -71,11 +71,11 @@ class Message:
         return pairs
 
 
-def read_po(path: str, languages: Languages, advance: Advance | None = None) -> Iterator[Entry]:
+def read_po(path: str, languages: Languages, on_read: OnRead | None = None) -> Iterator[Entry]:
     """The messages, each form of a plural as an entry. The sources are taken for `languages`."""
     is_turned = False
     is_other = False
-    for message in parse(_lines(path, advance), path):
+    for message in parse(_lines(path, on_read), path):
         if message.is_header:
             code = header_field(message.text("msgstr"), "Language")
             is_turned = bool(code) and matches(code, languages[0])
@@ -114,11 +114,11 @@ def encoding_of(data: bytes, path: str) -> str:
         raise UserError(f"{path}: the encoding '{name}' is unknown.") from None
 
 
-def _lines(path: str, advance: Advance | None) -> Iterator[str]:
+def _lines(path: str, on_read: OnRead | None) -> Iterator[str]:
     number = 0
     encoding = ""
     try:
-        with open_bytes(path, advance) as file:
+        with open_bytes(path, on_read) as file:
             encoding = encoding_of(file.peek(HEADER), path)  # type: ignore[attr-defined]
             with io.TextIOWrapper(file, encoding, newline="") as text:  # type: ignore[type-var]
                 while line := text.readline(LONGEST_TEXT):

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cbmi.data.compressed import COMPRESSED, Advance, open_bytes, suffix_of
+from cbmi.data.compressed import COMPRESSED, OnRead, open_bytes, suffix_of
 from cbmi.data.formats.columns import Columns, find_columns
 from cbmi.data.formats.entry import Entry, Languages, make_entry
 from cbmi.data.lines import decode_lines, decode_wide, wide_encoding
-from cbmi.errors import UserError, import_extra
+from cbmi.errors import UserError, first_line, import_extra
 from cbmi.progress import counted
 
 ROWS = 10_000  # of a Parquet file, read at a time
 
 
-def _text_lines(path: str, advance: Advance | None) -> Iterator[str]:
+def _text_lines(path: str, on_read: OnRead | None) -> Iterator[str]:
     """UTF-8, or UTF-16 with a byte-order mark, which spreadsheets write."""
-    with open_bytes(path, advance) as file:
+    with open_bytes(path, on_read) as file:
         encoding = wide_encoding(file)
         if encoding is not None:
             yield from decode_wide(file, path, encoding)
@@ -30,10 +30,10 @@ def _text_lines(path: str, advance: Advance | None) -> Iterator[str]:
 
 
 def read_csv(
-    path: str, languages: Languages, columns: Columns | None, advance: Advance | None = None
+    path: str, languages: Languages, columns: Columns | None, on_read: OnRead | None = None
 ) -> Iterator[Entry]:
     """Rows under a header; the first line says whether commas, semicolons or tabs divide."""
-    lines = _text_lines(path, advance)
+    lines = _text_lines(path, on_read)
     header = next(lines, None)
     if header is None:
         raise UserError(f"{path}: the file is empty, where a line of column names should be.")
@@ -70,11 +70,11 @@ def _with_ends(header: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def read_jsonl(
-    path: str, languages: Languages, columns: Columns | None, advance: Advance | None = None
+    path: str, languages: Languages, columns: Columns | None, on_read: OnRead | None = None
 ) -> Iterator[Entry]:
     """One object per line; the first decides which keys are used."""
     sides: Columns | None = None
-    for number, line in enumerate(_text_lines(path, advance), start=1):
+    for number, line in enumerate(_text_lines(path, on_read), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -123,7 +123,7 @@ def _field(record: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def read_parquet(
-    path: str, languages: Languages, columns: Columns | None, advance: Advance | None = None
+    path: str, languages: Languages, columns: Columns | None, on_read: OnRead | None = None
 ) -> Iterator[Entry]:
     """Rows of a Parquet file, as datasets of Hugging Face are stored."""
     if Path(path).suffix.lower() in COMPRESSED:
@@ -142,10 +142,10 @@ def read_parquet(
                 for source, target in zip(*texts, strict=True):
                     number += 1
                     yield make_entry(source or "", target or "", number)
-                if advance is not None:
-                    advance(size * batch.num_rows // rows)
+                if on_read is not None:
+                    on_read(size * batch.num_rows // rows)
     except (arrow.ArrowException, OSError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(f"{path}: this cannot be read as Parquet: {reason}.") from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cbmi.data.compressed import Advance
+from cbmi.data.compressed import OnRead
 from cbmi.data.formats.entry import (
     MARKUP_ONLY,
     OTHER_LANGUAGES,
@@ -19,12 +19,12 @@ from cbmi.data.formats.xml import XML_LANG, InlineText, XmlParser, stream_entrie
 NATIVE_CODE = frozenset({"bpt", "ept", "it", "ph", "sub", "ut"})  # hi marks text and stays
 
 
-def read_tmx(path: str, languages: Languages, advance: Advance | None = None) -> Iterator[Entry]:
+def read_tmx(path: str, languages: Languages, on_read: OnRead | None = None) -> Iterator[Entry]:
     """The units, each as an entry of the two languages."""
     handler = _TmxHandler(languages)
     parser = XmlParser(handler, path)
     handler.parser = parser
-    yield from stream_entries(parser, path, "tmx", advance)
+    yield from stream_entries(parser, path, "tmx", on_read)
 
 
 class _TmxHandler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cbmi.data.compressed import Advance
+from cbmi.data.compressed import OnRead
 from cbmi.data.formats.entry import (
     FUZZY,
     MARKUP_ONLY,
@@ -26,12 +26,12 @@ SKIPPED = frozenset({"alt-trans", "ignorable", "bin-unit"})  # with a source and
 NOT_BEGUN = frozenset({"new", "needs-translation", "initial"})
 
 
-def read_xliff(path: str, languages: Languages, advance: Advance | None = None) -> Iterator[Entry]:
+def read_xliff(path: str, languages: Languages, on_read: OnRead | None = None) -> Iterator[Entry]:
     """The units (1.2) or segments (2) as entries. A file of the other direction is turned."""
     handler = XliffHandler(languages)
     parser = XmlParser(handler, path)
     handler.parser = parser
-    yield from stream_entries(parser, path, "xliff", advance)
+    yield from stream_entries(parser, path, "xliff", on_read)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 from xml.parsers import expat
 
-from cbmi.data.compressed import BROKEN_ARCHIVE, Advance, open_bytes
+from cbmi.data.compressed import BROKEN_ARCHIVE, OnRead, open_bytes
 from cbmi.data.formats.entry import LONGEST_TEXT, Entry
 from cbmi.errors import UserError
 
@@ -121,13 +121,13 @@ def _local(name: str) -> str:
 
 
 def stream_entries(
-    parser: XmlParser, path: str, root: str, advance: Advance | None
+    parser: XmlParser, path: str, root: str, on_read: OnRead | None
 ) -> Iterator[Entry]:
     """The entries of a file, as its handler completes them."""
     entries = parser.handler.entries
     is_empty = True
     try:
-        with open_bytes(path, advance) as file:
+        with open_bytes(path, on_read) as file:
             while chunk := file.read(CHUNK):
                 is_empty = False
                 parser.feed(chunk)
