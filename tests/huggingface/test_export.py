@@ -106,6 +106,18 @@ def test_translations_are_those_of_the_run(runs, exports, name):
     assert found == own.translate(lines)
 
 
+def test_n_best_scores_are_those_of_the_run(runs, exports):
+    own = library.load(runs["one"], device="cpu", precision="fp32")
+    tokenizer, network = load(exports["one"])
+    lines = (runs["one"].parent / "valid.src").read_text().splitlines()[:8]
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    found = network.generate(
+        **batch, num_return_sequences=2, return_dict_in_generate=True, output_scores=True
+    )
+    expected = [one.score for several in own.translate(lines, nbest=2) for one in several]
+    np.testing.assert_allclose(found.sequences_scores, expected, rtol=0, atol=1e-4)
+
+
 def test_loads_without_cbmi(exports):
     """As its card says."""
     folder = exports["two"]
