@@ -1,6 +1,6 @@
 """What `cbmi.huggingface` costs over the stock trainer, and how fast labels are scored.
 
-    python benchmarks/huggingface.py [--steps 200] [--pairs 400000] [--size base]
+    python benchmarks/huggingface.py [--steps 200] [--pairs 400000] [--size base]    # 0: left out
 
 Prints a Markdown table: milliseconds per step of Hugging Face's Seq2SeqTrainer on a Marian of that
 size, with its own loss and with objectives of cbmi on cached scores, each measured in turn three
@@ -156,13 +156,7 @@ def scoring_seconds(size: str, pairs: int) -> float:
     return _now() - started
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--sentences", type=int, default=256, help="in a batch")
-    parser.add_argument("--pairs", type=int, default=400_000)
-    parser.add_argument("--size", default="base", choices=PRESETS)
-    options = parser.parse_args()
+def steps_table(options: argparse.Namespace) -> str:
     systems = {"stock trainer": None, "`ce`": "ce", "`cbmi`": "cbmi"}
     lines = []
     for smoothing in (0.0, 0.1):
@@ -177,12 +171,24 @@ def main() -> None:
         for name, found in times.items():
             milliseconds = f"{1000 * median(found):.1f}"
             lines.append([f"{smoothing}", name, milliseconds, f"{median(found) / stock:.2f}"])
-    print(markdown_table(["label smoothing", "loss", "ms per step", "ratio"], lines, "llrr"))
-    seconds = scoring_seconds(options.size, options.pairs)
-    print(
-        f"\n{options.pairs:,} pairs scored in {seconds:.1f} s by a language model of size "
-        f"{options.size}"
-    )
+    return markdown_table(["label smoothing", "loss", "ms per step", "ratio"], lines, "llrr")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--sentences", type=int, default=256, help="in a batch")
+    parser.add_argument("--pairs", type=int, default=400_000)
+    parser.add_argument("--size", default="base", choices=PRESETS)
+    options = parser.parse_args()
+    if options.steps:
+        print(steps_table(options))
+    if options.pairs:
+        seconds = scoring_seconds(options.size, options.pairs)
+        print(
+            f"\n{options.pairs:,} pairs scored in {seconds:.1f} s by a language model of size "
+            f"{options.size}"
+        )
 
 
 if __name__ == "__main__":

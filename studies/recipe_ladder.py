@@ -1,13 +1,14 @@
 """What each part of a stronger recipe is worth, with cross-entropy alone.
 
     python studies/recipe_ladder.py studies/recipe_ladder.yaml OUT [--tasks T,…] [--rungs R,…]
-        [--seeds 1,2,3] [--jobs 4] [--device cuda:0] [--report] [TASK:KEY=VALUE ...]
+        [--seeds 1,2,3] [--jobs 4] [--device cuda:0] [--keep] [--report] [TASK:KEY=VALUE ...]
 
 Each rung is a recipe with some settings changed. Every (task, rung, seed) is a run of its own,
 `--jobs` of them side by side. OUT/results.csv gets a line as soon as a run has ended: steps, the
 best validation BLEU and where it was reached, BLEU and chrF of the test sets. OUT/curves.csv gets
-its validation figures, and the run directory goes: hundreds of runs would fill a disk. What stands
-in results.csv is not trained again, so the work can be spread over several days and machines.
+its validation figures, and the run directory goes (unless `--keep`): hundreds of runs would fill a
+disk. What stands in results.csv is not trained again, so the work can be spread over several days
+and machines.
 `--report` trains nothing and prints the table: means over seeds.
 """
 
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path, help="for run directories; OUT if left out")
+    parser.add_argument("--keep", action="store_true", help="keep the run directories")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("settings", nargs="*", metavar="TASK:KEY=VALUE")
     options = parser.parse_intermixed_args()
@@ -215,18 +217,18 @@ def main() -> None:
         if is_new and _chosen(options.tasks, job.task) and _chosen(options.rungs, job.rung):
             read_config(job.recipe, job.settings)  # mistakes show before anything is trained
             wanted.append(job)
-    run_all(wanted, work, options.out, options.jobs, options.device)
+    run_all(wanted, work, options)
     print(table(read_rows(results)))
 
 
-def run_all(jobs: Sequence[Job], work: Path, out: Path, side_by_side: int, device: str) -> None:
+def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> None:
     """Train them, write their lines as they end, and report those that fail."""
     preparations = Preparations(work)
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // max(side_by_side, 1)))
-    with ThreadPoolExecutor(side_by_side) as pool:
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // max(options.jobs, 1)))
+    with ThreadPoolExecutor(options.jobs) as pool:
         futures = {}
         for job in jobs:
-            futures[pool.submit(train, job, preparations, work, device)] = job
+            futures[pool.submit(train, job, preparations, work, options.device)] = job
         for future in as_completed(futures):
             job = futures[future]
             try:
@@ -234,9 +236,10 @@ def run_all(jobs: Sequence[Job], work: Path, out: Path, side_by_side: int, devic
             except subprocess.CalledProcessError as error:
                 say(f"{job.name}: failed with status {error.returncode}; see {work}/{job.name}.txt")
                 continue
-            append(out / "results.csv", COLUMNS, results)
-            append(out / "curves.csv", CURVE_COLUMNS, curve)
-            shutil.rmtree(work / job.name)
+            append(options.out / "results.csv", COLUMNS, results)
+            append(options.out / "curves.csv", CURVE_COLUMNS, curve)
+            if not options.keep:
+                shutil.rmtree(work / job.name)
             say(f"{job.name}: {results[0]['valid_bleu']} on validation")
 
 
