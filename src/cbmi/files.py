@@ -22,6 +22,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from cbmi.errors import UserError
+from cbmi.urls import is_url, url_mark
 
 NAME_SHOWN = 180  # bytes of a name that hidden neighbours begin with; names have 255 at most
 ATTEMPTS = 1000  # before another process's work in the same place counts as an error
@@ -73,8 +74,10 @@ def unchanged(paths: Iterable[str | Path]) -> Iterator[Callable[[], None]]:
     check()
 
 
-def _mark(path: str | Path) -> tuple[int, ...] | None:
+def _mark(path: str | Path) -> tuple[int, ...] | str | None:
     """What changes whenever a file's content does; None for what is not an ordinary file."""
+    if is_url(path):
+        return url_mark(str(path))
     try:
         stat = os.stat(path)
     except OSError:

@@ -15,6 +15,8 @@ pytest.importorskip("ray")
 pytest.importorskip("psutil")
 
 import psutil
+import pyarrow
+import pyarrow.parquet
 
 from cbmi.filtering import scores
 
@@ -57,6 +59,31 @@ def test_the_same_as_one_process(small_run, corpus, tmp_path):
     assert result.returncode == 0, result.stderr.decode()
     assert parts(other) == parts(one)
     assert {".kept.xx", ".dropped.scores"} <= parts(one).keys()
+
+
+def shards_of(corpus: list[str], folder: Path) -> list[str]:
+    """The same corpus in three Parquet files, as a URL with a wildcard."""
+    sides = [Path(path).read_text().splitlines() for path in corpus[1::2]]
+    rows = [{"xx": source, "yy": target} for source, target in zip(*sides, strict=True)]
+    for number in range(3):
+        part = rows[40 * number : 40 * (number + 1)]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), folder / f"{number}.parquet")
+    return ["--source", f"file://{folder}/*.parquet"]
+
+
+def test_shards_behind_a_url(small_run, corpus, tmp_path):
+    """Chunks and shards have other boundaries; an empty side is not an entry of a table."""
+    run = small_run / "run"
+    shards = shards_of(corpus, tmp_path)
+    one = tmp_path / "one"
+    assert cbmi("filter", run, *shards, "--keep=0.6", "-o", one).returncode == 0
+    other = tmp_path / "other"
+    ray = ["--engine=ray", "--workers=2"]
+    result = cbmi("filter", run, *shards, "--keep=0.6", "-o", other, *ray)
+    assert result.returncode == 0, result.stderr.decode()
+    assert parts(other) == parts(one)
+    kept_and_dropped = parts(one)[".kept.xx"] + parts(one)[".dropped.xx"]
+    assert kept_and_dropped.count(b"\n") == 5 * WINDOW + 7 - 1
 
 
 def kill_a_worker(killed: list[int]) -> None:

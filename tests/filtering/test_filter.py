@@ -300,9 +300,32 @@ def test_a_model_that_gives_no_numbers_is_refused(small_run, tmp_path, monkeypat
 
     monkeypatch.setattr(scoring.PairScorer, "sentence_scores", broken)
     message = refused(*arguments(small_run, files, tmp_path / "x"), "--keep", "0.5")
-    assert "the score of line 8 of" in message
+    assert "the score of pair 8 is NaN" in message
     assert message.endswith("is NaN or infinite; the checkpoint is damaged.")
     assert not list(tmp_path.glob("x.kept*"))
+
+
+def test_a_corpus_in_shards_is_filtered_as_in_one_file(small_run, tmp_path):
+    _, files = write_pairs(tmp_path, 50)
+    for path in files:
+        lines = path.read_text().splitlines(keepends=True)
+        for number, start in enumerate((0, 7, 30)):
+            end = (7, 30, 50)[number]
+            (tmp_path / f"part-{number}{path.suffix}").write_text("".join(lines[start:end]))
+    whole = tmp_path / "whole"
+    assert run_cbmi(*arguments(small_run, files, whole), "--keep=0.5").returncode == 0
+    patterns = [tmp_path / "part-*.src", tmp_path / "part-*.tgt"]
+    urls = [f"file://{pattern}" for pattern in patterns]
+    for number, sides in enumerate((patterns, urls)):
+        prefix = tmp_path / f"shards{number}"
+        result = run_cbmi(*arguments(small_run, sides, prefix), "--keep=0.5")
+        assert result.returncode == 0, result.stderr.decode()
+        assert parts(prefix) == parts(whole)
+        assert str(sides[0]) in prefix.with_suffix(".html").read_text()
+    # What a store says of a file tells it from another.
+    (tmp_path / "part-1.src").write_text("other\n" * 23)
+    message = refused(*arguments(small_run, urls, tmp_path / "shards1"))
+    assert "holds the scores of another corpus or another model" in message
 
 
 def test_scores_of_an_older_version(small_run, tmp_path):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from cbmi.data.formats.entry import Languages
+from cbmi.data.shards import find_shards
 from cbmi.errors import UserError
 from cbmi.files import alone_in, atomic_files, check_outputs, unchanged, write_together
 from cbmi.filtering.cluster import RayCluster
@@ -82,8 +83,8 @@ def filter_files(
 
     `run` is a run directory or a folder exported from one, or a model in float32 that is used as it
     is: `checkpoint` and `device` are for the former. `files` are two aligned files, or one that
-    holds both sides;
-    what is written begins with `output`.
+    holds both sides, as paths or URLs; wildcards stand for several. What is written begins with
+    `output`.
     """
     if isinstance(run, Model):
         if isinstance(run, TrainedModel) and run.precision is not torch.float32:
@@ -115,12 +116,13 @@ def filter_corpus(
             f"{model.path} has no language model, which CBMI needs: filter by likelihood "
             "instead (--by likelihood), or train one with language_model: train."
         )
-    scores = CorpusScores(Path(f"{prefix}.scores"), model, files)
+    shards = find_shards(files)
+    scores = CorpusScores(Path(f"{prefix}.scores"), model, shards)
     scores.check()
     outputs = _outputs(prefix, model)
-    check_outputs(outputs.parts(), prefix, files)
+    check_outputs(outputs.parts(), prefix, scores.files)
     alone = alone_in(scores.folder) if world.first else nullcontext()
-    with alone, unchanged(files) as check_unchanged:
+    with alone, unchanged(scores.files) as check_unchanged:
         if world.first:
             scores.claim()
         world.barrier()
@@ -135,9 +137,9 @@ def filter_corpus(
         if settings.drops_pairs:
             threshold = settings.threshold(table.scores, verdicts)
             sentences.append(outcome(settings, verdicts, threshold))
-        page = filter_page(outputs.page, model, files, settings, table, verdicts, sentences)
+        page = filter_page(outputs.page, model, shards, settings, table, verdicts, sentences)
         if settings.drops_pairs:
-            corpus = (files, model.languages)
+            corpus = (shards, model.languages)
             _write_all(corpus, table.scores, verdicts, outputs, page, check_unchanged)
         else:
             write_together(page)
@@ -193,7 +195,7 @@ def _verdicts(settings: FilterSettings, table: PairTable, files: Sequence[str]) 
 
 
 def _write_all(
-    corpus: tuple[Sequence[str], Languages],
+    corpus: tuple[Sequence[Sequence[str]], Languages],
     scores: np.ndarray,
     verdicts: np.ndarray,
     outputs: _Outputs,
@@ -213,7 +215,7 @@ def _write_all(
 
 
 def _write_parts(
-    files: Sequence[str],
+    shards: Sequence[Sequence[str]],
     languages: Languages,
     scores: np.ndarray,
     verdicts: np.ndarray,
@@ -227,7 +229,7 @@ def _write_parts(
         dropped = streams[kept_parts:]
         seen = 0
         with bar("Writing", len(scores), "pairs") as progress:
-            for window in read_windows(files, languages, Counter()):
+            for window in read_windows(shards, languages, Counter()):
                 own = slice(seen, seen + len(window))
                 seen += len(window)
                 if seen > len(scores):
@@ -242,7 +244,7 @@ def _write_parts(
                 progress.advance(len(window))
         if seen != len(scores):
             raise UserError(
-                f"{' and '.join(files)}: this has changed while it was read; filter it again."
+                f"{' and '.join(shards[0])}: this has changed while it was read; filter it again."
             )
 
 

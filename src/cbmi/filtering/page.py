@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cbmi.data.text import read_pairs
+from cbmi.data.text import read_corpora
 from cbmi.filtering.rules import (
     IN_WORDS,
     RULED_OUT,
@@ -106,7 +106,7 @@ class _ShareRow(NamedTuple):
 def filter_page(
     path: Path,
     model: Model,
-    files: Sequence[str],
+    shards: Sequence[Sequence[str]],
     settings: FilterSettings,
     table: PairTable,
     verdicts: np.ndarray,
@@ -128,7 +128,7 @@ def filter_page(
         "others": len(verdicts) - len(scores),
         "histogram": data_address(picture.svg),
         "table": _share_rows(scores),
-        "groups": _sample_groups(model, files, signal, table, verdicts),
+        "groups": _sample_groups(model, shards, signal, table, verdicts),
         "factors": FACTORS,
     }
     stem = path.with_suffix("")
@@ -220,7 +220,7 @@ def _share_rows(scores: np.ndarray) -> list[_ShareRow]:
 
 def _sample_groups(
     model: Model,
-    files: Sequence[str],
+    shards: Sequence[Sequence[str]],
     signal: Signal,
     table: PairTable,
     verdicts: np.ndarray,
@@ -230,7 +230,7 @@ def _sample_groups(
     places: set[int] = set()
     for group in chosen:
         places.update(group.places.tolist())
-    scored = _score_some(model, files, places)
+    scored = _score_some(model, shards, places)
     groups = []
     for group in chosen:
         samples = []
@@ -274,10 +274,12 @@ def _places_of_ruled_out(verdicts: np.ndarray) -> list[_SamplePlaces]:
     return chosen
 
 
-def _score_some(model: Model, files: Sequence[str], places: set[int]) -> dict[int, ScoredPair]:
+def _score_some(
+    model: Model, shards: Sequence[Sequence[str]], places: set[int]
+) -> dict[int, ScoredPair]:
     """The pairs at some places of the corpus, from 0, word by word."""
     pairs = {}
-    for place, pair in enumerate(read_pairs(files, model.languages, Counter())):
+    for place, pair in enumerate(read_corpora(shards, model.languages, Counter())):
         if place in places:
             pairs[place] = pair
     scored = PairScorer(model).score(list(pairs.values()))

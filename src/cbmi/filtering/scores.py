@@ -7,7 +7,7 @@ share it, and another threshold costs no scoring.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cbmi.data.formats.entry import Languages
-from cbmi.data.text import Pair, check_pairs, no_pairs, read_pairs, report_counts
+from cbmi.data.text import Pair, check_pairs, no_pairs, read_corpora, report_counts
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, read_json, sha256, temporary_folder, to_json, write_atomically
 from cbmi.filtering.chunks import COLUMNS, FEATURE_COLUMNS, chunk_rows
@@ -25,6 +25,7 @@ from cbmi.inference.base import Model, truncation_note
 from cbmi.inference.scoring import WINDOW, PairScorer
 from cbmi.progress import Bar, bar, say
 from cbmi.training.world import World
+from cbmi.urls import is_url, url_mark
 
 
 class CorpusScores:
@@ -33,25 +34,28 @@ class CorpusScores:
     `check`, then `claim` in the first process, then `complete` in all, then `read`.
     """
 
-    def __init__(self, folder: Path, model: Model, files: Sequence[str]) -> None:
+    def __init__(self, folder: Path, model: Model, shards: Sequence[Sequence[str]]) -> None:
         self.folder = folder
         self.plan_file = folder / "plan.json"
         self.model = model
-        self.files = list(files)
+        self.shards = shards  # the files of each part of the corpus
+        self.files = [file for files in shards for file in files]
         self.lines = 0  # pairs of the corpus, as `check` counts them
 
     def check(self) -> None:
         """Refuse files that cannot be read or are not aligned, before hours are spent on them."""
         for file in self.files:
-            if Path(file).exists() and not Path(file).is_file():
+            if not is_url(file) and Path(file).exists() and not Path(file).is_file():
                 raise UserError(
                     f"{file}: this is read several times, so it has to be a file, not a pipe or a "
                     "folder."
                 )
-        self.lines = check_pairs(self.files, self.model.languages)
+        languages = self.model.languages
+        self.lines = sum(check_pairs(files, languages) for files in self.shards)
         if not self.lines:
-            problem = no_pairs(self.files, self.model.languages)
-            raise UserError(f"{' and '.join(self.files)}: nothing to filter: {problem}.")
+            first = self.shards[0]
+            problem = no_pairs(first, languages)
+            raise UserError(f"{' and '.join(first)}: nothing to filter: {problem}.")
 
     def claim(self) -> None:
         """Make the folder that of this corpus and model; refuse it if it belongs to others."""
@@ -71,7 +75,7 @@ class CorpusScores:
     def _plan(self) -> dict[str, Any]:
         """What the scores depend on."""
         return {
-            "corpus": [sha256(Path(file)) for file in self.files],
+            "corpus": [_identity(file) for file in self.files],
             "weights": self.model.digests(),
             "window": WINDOW,
             "columns": COLUMNS,
@@ -103,7 +107,8 @@ class CorpusScores:
         title = "Scoring" if world.size == 1 else f"Scoring, share 1 of {world.size}"
         total = sum(sizes[number] for number in mine)
         with bar(title, total, "pairs", quiet=not world.first) as progress:
-            for number, pairs in enumerate(read_windows(self.files, self.model.languages, counts)):
+            windows = read_windows(self.shards, self.model.languages, counts)
+            for number, pairs in enumerate(windows):
                 if number in mine:
                     self._score_chunk(scorer, number, pairs, progress)
         truncated = sum(world.gather(self.model.truncated - truncated_before))
@@ -134,7 +139,7 @@ class CorpusScores:
 
     def _complete_on(self, cluster: RayCluster, missing: set[int]) -> None:
         counts: Counter[str] = Counter()
-        windows = enumerate(read_windows(self.files, self.model.languages, counts))
+        windows = enumerate(read_windows(self.shards, self.model.languages, counts))
         chunks = ((number, pairs) for number, pairs in windows if number in missing)
         sizes = self._chunk_sizes()
         total = sum(sizes[number] for number in missing)
@@ -173,16 +178,21 @@ class CorpusScores:
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             raise UserError(
-                f"{self.model.path}: the score of line {wrong[0] + 1} of {self.files[0]} is NaN "
-                "or infinite; the checkpoint is damaged."
+                f"{self.model.path}: the score of pair {wrong[0] + 1:,} is NaN or infinite; the "
+                "checkpoint is damaged."
             )
         return PairTable(scores, features)
 
 
+def _identity(file: str) -> str:
+    """What tells a file's content from another: a digest, or what its store says of it."""
+    return url_mark(file) if is_url(file) else sha256(Path(file))
+
+
 def read_windows(
-    files: Sequence[str], languages: Languages, counts: Counter[str]
+    shards: Iterable[Sequence[str]], languages: Languages, counts: Counter[str]
 ) -> Iterator[list[Pair]]:
     """The corpus, `WINDOW` pairs at a time; `counts` as in `read_pairs`."""
-    pairs = read_pairs(files, languages, counts)
+    pairs = read_corpora(shards, languages, counts)
     while window := list(islice(pairs, WINDOW)):
         yield window

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,21 +45,25 @@ class AdaptiveCollator:
                 "the tokenizer has no pad token; set one, such as "
                 "tokenizer.pad_token = tokenizer.eos_token."
             )
-        batch = {"input_ids": self._padded(rows, "input_ids", self.tokenizer.pad_token_id)}
-        masks = [{"mask": row.get("attention_mask", [1] * len(row["input_ids"]))} for row in rows]
-        batch["attention_mask"] = self._padded(masks, "mask", 0)
+        ids = [row["input_ids"] for row in rows]
+        masks = [row.get("attention_mask", [1] * len(row["input_ids"])) for row in rows]
+        batch = {
+            "input_ids": self._padded(ids, self.tokenizer.pad_token_id),
+            "attention_mask": self._padded(masks, 0),
+        }
         if "labels" not in rows[0]:
             return batch
+        labels = [row["labels"] for row in rows]
         if self.model is None:
             for row in rows:
                 _check_causal(row)
-            batch["labels"] = self._padded(rows, "labels", IGNORED)
+            batch["labels"] = self._padded(labels, IGNORED)
             # Nothing comes before the first to predict it from.
             starts = batch["attention_mask"].argmax(1, keepdim=True)
             batch["labels"].scatter_(1, starts, IGNORED)
         else:
             # Decoders read from the left, whichever side the encoder's inputs are padded on.
-            batch["labels"] = self._padded(rows, "labels", IGNORED, at_left=False)
+            batch["labels"] = self._padded(labels, IGNORED, at_left=False)
             batch["decoder_input_ids"] = decoder_inputs(self.model, batch["labels"])
         for name in COLUMNS:
             if name in rows[0]:
@@ -66,20 +71,21 @@ class AdaptiveCollator:
         return batch
 
     def _padded(
-        self, rows: Sequence[Row], name: str, filler: int, at_left: bool | None = None
+        self, rows: Sequence[Sequence[int]], filler: int, at_left: bool | None = None
     ) -> Tensor:
-        """(rows, length) of the rows' lists; at_left: where fillers go, by default as always."""
+        """(rows, length) of the lists; at_left: where fillers go, by default as always."""
         if at_left is None:
             at_left = self.tokenizer.padding_side == "left"
-        longest = max(len(row[name]) for row in rows)
+        lengths = np.array([len(row) for row in rows])
+        longest = int(lengths.max())
         if self.pad_to_multiple_of:
             longest = -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of
-        padded = torch.full((len(rows), longest), filler)
-        for number, row in enumerate(rows):
-            own = torch.as_tensor(row[name], dtype=torch.int64)
-            start = longest - len(own) if at_left else 0
-            padded[number, start : start + len(own)] = own
-        return padded
+        # One assignment for all rows: a step may have hundreds, and waits for its batch.
+        places = np.arange(longest)
+        is_there = places >= longest - lengths[:, None] if at_left else places < lengths[:, None]
+        padded = np.full((len(rows), longest), filler, dtype=np.int64)
+        padded[is_there] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+        return torch.from_numpy(padded)
 
 
 def _check_causal(row: Row) -> None:
@@ -93,23 +99,27 @@ def _check_causal(row: Row) -> None:
 
 def _values(name: str, rows: Sequence[Row], labels: Tensor) -> Tensor:
     """(labels' shape) float32: the column's values at the labels that are predicted."""
-    values = torch.zeros(labels.shape)
-    is_predicted = labels != IGNORED
-    for number, row in enumerate(rows):
-        own = torch.as_tensor(row[name], dtype=torch.float32).flatten()
-        count = int(is_predicted[number].sum())
-        is_of_pair = name == WEIGHTS and len(own) == 1
+    is_predicted = labels.numpy() != IGNORED
+    counts = is_predicted.sum(1).tolist()
+    own_values = []
+    for row, count in zip(rows, counts, strict=True):
+        own = np.asarray(row[name], dtype=np.float32).reshape(-1)
         if len(own) == count + 1 and row["labels"][0] != IGNORED:
             own = own[1:]  # the first label of a decoder-only model's row is not predicted
-        if len(own) != count and not is_of_pair:
+        if len(own) == 1 and name == WEIGHTS:
+            own = own.repeat(count)  # one for the whole pair
+        if len(own) != count:
             raise UserError(
                 f"a row has {count} labels to predict but {len(own)} values in '{name}': they were "
                 "made with another tokenisation; make the column again from these labels."
             )
-        if not own.isfinite().all():
-            raise UserError(f"a row has a value in '{name}' that is NaN or infinite.")
-        values[number, is_predicted[number]] = own.expand(count) if is_of_pair else own
-    return values
+        own_values.append(own)
+    together = np.concatenate(own_values)
+    if not np.isfinite(together).all():
+        raise UserError(f"a row has a value in '{name}' that is NaN or infinite.")
+    values = np.zeros(is_predicted.shape, dtype=np.float32)
+    values[is_predicted] = together
+    return torch.from_numpy(values)
 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cbmi.huggingface.columns import IGNORED
 
-CHUNK = 1 << 25  # logits that are held in float32 at a time
+CHUNK = 1 << 27  # logits that are held in float32 at a time
 SENTENCE_BITS = 40  # of the hash that stands for a sentence
 POSITION_BITS = 12  # of a token's position in it; together they fit into a float64
 
@@ -28,10 +28,11 @@ class _GoldScores(torch.autograd.Function):
         log_totals = torch.empty_like(nmt)
         for rows in _chunks(logits):
             chunk = logits[rows].to(dtype)
-            log_total = chunk.logsumexp(-1)
-            log_totals[rows] = log_total
-            nmt[rows] = chunk.gather(-1, gold[rows, None]).squeeze(-1) - log_total
-            mean[rows] = chunk.mean(-1) - log_total
+            of_gold = chunk.gather(-1, gold[rows, None]).squeeze(-1)
+            log_p = chunk.log_softmax(-1)  # one kernel; logsumexp is five
+            nmt[rows] = log_p.gather(-1, gold[rows, None]).squeeze(-1)
+            mean[rows] = log_p.mean(-1)
+            log_totals[rows] = of_gold - nmt[rows]
         ctx.save_for_backward(logits, gold, log_totals)
         ctx.set_materialize_grads(False)
         return nmt, mean
@@ -43,16 +44,15 @@ class _GoldScores(torch.autograd.Function):
         if of_nmt is None and of_mean is None:
             return None, None
         gradient = torch.empty_like(logits)
+        total = torch.stack([one for one in gradients if one is not None]).sum(0)
         for rows in _chunks(logits):
-            p = (logits[rows].to(log_totals.dtype) - log_totals[rows, None]).exp()
-            total = torch.zeros_like(log_totals[rows])
-            if of_nmt is not None:
-                total = total + of_nmt[rows]
-            if of_mean is not None:
-                total = total + of_mean[rows]
-            chunk = p.mul_(-total[:, None])
-            if of_mean is not None:
-                chunk += (of_mean[rows] / logits.shape[-1])[:, None]
+            # Few passes over the chunk: they are most of the loss's time.
+            p = (logits[rows] - log_totals[rows, None]).exp_()
+            if of_mean is None:
+                chunk = p.mul_(-total[rows, None])
+            else:
+                share = (of_mean[rows, None] / logits.shape[-1]).expand_as(p)
+                chunk = torch.addcmul(share, p, total[rows, None], value=-1, out=p)
             if of_nmt is not None:
                 chunk.scatter_add_(-1, gold[rows, None], of_nmt[rows, None])
             gradient[rows] = chunk

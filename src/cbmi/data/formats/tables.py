@@ -15,6 +15,7 @@ from cbmi.data.formats.entry import Entry, Languages, make_entry
 from cbmi.data.lines import decode_lines, decode_wide, wide_encoding
 from cbmi.errors import UserError, first_line, import_extra
 from cbmi.progress import counted
+from cbmi.urls import is_url, open_url
 
 ROWS = 10_000  # of a Parquet file, read at a time
 
@@ -132,10 +133,10 @@ def read_parquet(
     arrow = import_extra("pyarrow", f"{path}: reading Parquet", "formats")
     number = 0
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(open_url(path) if is_url(path) else path) as file:
             names = _parquet_names(file.schema_arrow)
             sides = find_columns(names, languages, columns, path)
-            size = Path(path).stat().st_size
+            size = 0 if on_read is None else Path(path).stat().st_size
             rows = max(1, file.metadata.num_rows)
             for batch in file.iter_batches(ROWS, columns=list(sides), use_threads=False):
                 texts = [_column(batch, name, path) for name in sides]
