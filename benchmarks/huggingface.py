@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from datasets.table import InMemoryTable
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -80,7 +81,8 @@ def rows(pairs: int, with_scores: bool) -> Dataset:
             columns[name].append([*random.integers(4, PIECES, length - 1).tolist(), EOS])
         if with_scores:
             columns["lm"].append((-random.exponential(3, length)).astype(np.float32).tolist())
-    return Dataset.from_dict(columns)
+    # Named, since not every Python can pickle a table to make a name of it.
+    return Dataset(InMemoryTable.from_pydict(columns), fingerprint=f"{pairs}-{with_scores}")
 
 
 def marian(size: str) -> MarianMTModel:

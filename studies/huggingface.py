@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from datasets.table import InMemoryTable
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
 
 from cbmi.data.text import read_pairs
@@ -68,7 +69,8 @@ def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
                     for name, value in row.items():
                         columns[name].append(value)
             progress.advance(len(batch))
-    return Dataset.from_dict(columns)
+    # Named, since not every Python can pickle a table to make a name of it.
+    return Dataset(InMemoryTable.from_pydict(columns), fingerprint="training-pairs")
 
 
 def _log_p(language_model: Any, target: Any) -> torch.Tensor:

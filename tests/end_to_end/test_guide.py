@@ -64,7 +64,7 @@ def run_block(title: str) -> None:
             subprocess.run(["bash", "-ec", command], check=True)
             continue
         if "train" in words:
-            words += SMALL if "stronger" not in command else [*SMALL[:2], *SMALL[4:]]
+            words += SMALL if "stages=" not in command else [*SMALL[:2], *SMALL[4:]]
             words += ["stages.0.steps=3"]
         result = cbmi(*words[1:])
         assert result.returncode == 0, result.stderr.decode()

@@ -52,8 +52,9 @@ def test_the_table_has_means_over_seeds(ladder):
     assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.41 | 20.00 ± 0.00 | 30.50 ± 0.71 |"
 
 
-def test_its_plan_is_understood(ladder):
-    plan = yaml.safe_load((ROOT / "studies" / "recipe_ladder.yaml").read_text())
+@pytest.mark.parametrize("name", ["recipe_ladder", "corpus_sizes", "distillation"])
+def test_its_plans_are_understood(ladder, name):
+    plan = yaml.safe_load((ROOT / "studies" / f"{name}.yaml").read_text())
     for job in ladder.jobs_of(plan, ROOT / "studies", {}, [1]):
         config = ladder.read_config(job.recipe, job.settings)
         assert [stage.objective["name"] for stage in config.stages] == ["ce"]

@@ -306,7 +306,9 @@ def _score(text: str) -> float:
 @app.command("filter", rich_help_panel=DATA)
 def filter_(
     run: RunFolder,
-    source: Annotated[str, typer.Option(metavar="FILE", help=SOURCE_HELP)],
+    source: Annotated[
+        str, typer.Option(metavar="FILE", help=f"{SOURCE_HELP} Or a URL; may have wildcards.")
+    ],
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="PREFIX", help="What all files' names begin with."),

@@ -1,0 +1,36 @@
+"""The experiments of studies/ are understood: a typo there would cost hours of a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from tasks import ROOT
+
+from cbmi.config import RunSettings, check
+from cbmi.experiments.settings import read_experiment
+from cbmi.objectives import build
+from cbmi.objectives.registry import LANGUAGE_PAIRS
+from cbmi.overrides import read_mapping, with_overrides
+
+FILES = [
+    path
+    for path in sorted((ROOT / "studies").glob("*.yaml"))
+    if "systems" in yaml.safe_load(path.read_text())
+]
+
+
+def test_there_are_some():
+    assert "out-of-domain.yaml" in [path.name for path in FILES]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_experiment_is_understood(path):
+    experiment = read_experiment(path, [])
+    for name, task in experiment.tasks.items():
+        values = read_mapping(task.run, "run file") | {"output": "-"}
+        config = check(RunSettings, with_overrides(values, task.settings), name)
+        sets = {*experiment.report.sets, *experiment.report.other_domains}
+        assert sets <= set(config.data.test)
+        assert task.preset is None or task.preset in LANGUAGE_PAIRS
+    for name, system in experiment.expanded().items():
+        build(system.objective, name)
