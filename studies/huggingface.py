@@ -47,7 +47,7 @@ class Tokenizer:
 def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
     """Ids of the pairs, and log p_LM of every label."""
     pairs = list(read_pairs(files, model.languages, Counter()))
-    columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "lm": [], "length": []}
+    columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "lm": []}
     language_model = model.language_model()
     with bar("Scoring", len(pairs), "pairs") as progress:
         for batch, source, target in packed_batches(model, pairs):
@@ -64,8 +64,7 @@ def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
                     if name == "labels":
                         row["lm"] = lm[starts[name] : end]
                     starts[name] = end
-                row["length"] = len(row["input_ids"])
-                if max(row["length"], len(row["labels"])) <= LONGEST:
+                if max(len(row["input_ids"]), len(row["labels"])) <= LONGEST:
                     for name, value in row.items():
                         columns[name].append(value)
             progress.advance(len(batch))
@@ -94,7 +93,7 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
             output_dir=str(options.out / objective),
             max_steps=options.steps,
             per_device_train_batch_size=options.sentences,
-            train_sampling_strategy="group_by_length",  # little padding
+            train_sampling_strategy="group_by_length",  # little padding; transformers 5
             learning_rate=1e-3,
             warmup_steps=options.steps // 8,
             lr_scheduler_type="linear",

@@ -164,13 +164,13 @@ def filter(
 ) -> FilterResult:
     """Split a parallel corpus by a score of its pairs, and by rules.
 
-    `source` and `target` are aligned files, or `source` alone holds both sides; they may be URLs and
-    have wildcards. All files that are written begin with `output`. `keep` is a share of the pairs, `minimum` a score; `by` is "cbmi"
-    or "likelihood". Rules drop copies of the source, duplicates, and pairs with a side over
-    `max_ratio` times as long as usual beside the other. If nothing is to be dropped, the corpus is
-    only scored. Returns a `FilterResult`. `checkpoint` and `device` are those of `load`. With the
-    engine "ray", `workers` actors score the pairs, on the cluster at `address` or on this machine.
-    `progress=False` prints nothing.
+    `source` and `target` are aligned files, or `source` alone holds both sides; they may be URLs
+    and have wildcards. All files that are written begin with `output`. `keep` is a share of the
+    pairs, `minimum` a score; `by` is "cbmi" or "likelihood". Rules drop copies of the source,
+    duplicates, and pairs with a side over `max_ratio` times as long as usual beside the other. If
+    nothing is to be dropped, the corpus is only scored. Returns a `FilterResult`. `checkpoint` and
+    `device` are those of `load`. With the engine "ray", `workers` actors score the pairs, on the
+    cluster at `address` or on this machine. `progress=False` prints nothing.
     """
     from contextlib import nullcontext
 

@@ -2,50 +2,125 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from cbmi.errors import UserError, first_line, import_extra
 
-URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)  # pathlib makes one slash of two
+LOCAL = ("file", "local")
+WEB = ("http", "https")
+
+
+def scheme_of(path: str | Path) -> str | None:
+    """The scheme of a URL, such as s3; None for a path."""
+    found = SCHEME.match(str(path))
+    return found.group(1).lower() if found else None
 
 
 def is_url(path: str | Path) -> bool:
-    return isinstance(path, str) and URL.match(path) is not None
+    """Whether this names a file in a store; what file:// names is a file here."""
+    return "://" in str(path) and scheme_of(path) not in (None, *LOCAL)
 
 
-def open_url(url: str) -> BinaryIO:
-    """The bytes of a file, from its beginning; can seek."""
+def without_local_scheme(path: str) -> str:
+    """The path that file:// names; any other name as it is."""
+    if "://" in path and scheme_of(path) in LOCAL:
+        return path.partition("://")[2]
+    return path
+
+
+def name_of(path: str) -> str:
+    """What a file's suffix is the end of: a web address without its query."""
+    if scheme_of(path) in WEB:
+        return re.split("[?#]", path, maxsplit=1)[0]
+    return path
+
+
+class RemoteFile(io.RawIOBase):
+    """A file in a store. Whatever its library raises is an OSError."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self.file.seekable()
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_os_error():
+            data = self.file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _as_os_error():
+            return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each store's library has its own
+        raise OSError(first_line(error)) from error
+
+
+def open_url(url: str, can_seek: bool = False) -> RemoteFile:
+    """The bytes of a file. If they are read in order, a web server need not know about ranges."""
     with _errors(url):
         file_system, path = _file_system(url)
-        if file_system.isdir(path):
+        if file_system.info(path)["type"] == "directory":
             raise UserError(f"{url}: this is a folder, not a file.")
-        file: BinaryIO = file_system.open(path, "rb")
-        return file
+        if scheme_of(url) in WEB and not can_seek:
+            return RemoteFile(file_system.open(path, "rb", block_size=0))
+        return RemoteFile(file_system.open(path, "rb"))
 
 
 def url_mark(url: str) -> str:
-    """What changes whenever a file's content does."""
+    """What changes whenever a file's content does, as far as its store tells."""
     with _errors(url):
         file_system, path = _file_system(url)
         file_system.invalidate_cache()
+        if scheme_of(url) in WEB:  # fsspec itself takes web pages for unchanging
+            info = file_system.info(path)
+            return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
         return str(file_system.ukey(path))
 
 
 def urls_like(pattern: str) -> list[str]:
-    """The files that a URL with wildcards stands for, in alphabetical order."""
+    """The files that a URL with wildcards stands for."""
     with _errors(pattern):
         file_system, path = _file_system(pattern)
-        found = sorted(file_system.glob(path))
-        return [file_system.unstrip_protocol(one) for one in found if not file_system.isdir(one)]
+        if not pattern.endswith(path):
+            raise UserError(f"{pattern}: wildcards in such a URL are not supported.")
+        before = pattern.removesuffix(path)
+        found = []
+        for name, info in file_system.glob(path, detail=True).items():
+            is_hidden = PurePosixPath(name).name.startswith(".")
+            if info["type"] != "directory" and not is_hidden:
+                found.append(f"{before}{name}")
+        return found
 
 
 def _file_system(url: str) -> tuple[Any, str]:
     core = import_extra("fsspec.core", url, "ray")
-    file_system, path = core.url_to_fs(url)
+    scheme, separator, rest = url.partition("://")
+    file_system, path = core.url_to_fs(f"{scheme.lower()}{separator}{rest}")
     return file_system, path
 
 
@@ -58,5 +133,5 @@ def _errors(url: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise UserError(f"{url}: there is no such file.") from None
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each store's library has its own
         raise UserError(f"{url}: cannot be read: {first_line(error)}.") from None

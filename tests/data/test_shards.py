@@ -5,7 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import random
+import threading
 from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
 import pyarrow
@@ -40,6 +44,25 @@ def lines(side):
     return "".join(pair[side] + "\n" for pair in PAIRS).encode()
 
 
+@pytest.fixture
+def server(tmp_path):
+    """A web server of this machine: its address, and the folder that it shows."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{web.server_port}", folder
+        web.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
 def test_wildcards_stand_for_files_in_alphabetical_order(tmp_path):
     for name in ("part-2.en", "part-10.en", "part-1.en", "part-1.de", "part-2.de", "part-10.de"):
         (tmp_path / name).write_text(f"{name}\n")
@@ -69,11 +92,39 @@ def test_patterns_that_do_not_match(tmp_path):
         find_shards([f"{tmp_path}/a-*.en", f"{tmp_path}/a-*.de"])
 
 
+def test_files_that_do_not_belong_together(tmp_path):
+    for name in ("p-1.en", "p-2.en", "p-2.de", "p-3.de"):
+        (tmp_path / name).write_text("x\n")
+    message = r"p-1\.en: .*p-\*\.de has no counterpart for it"
+    with pytest.raises(UserError, match=message):
+        find_shards([f"{tmp_path}/p-*.en", f"{tmp_path}/p-*.de"])
+    # Names that sort differently: "." < "1" < "_".
+    for name in ("q.en", "q1.en", "q_de", "q1_de"):
+        (tmp_path / name).write_text("x\n")
+    found = find_shards([f"{tmp_path}/q*.en", f"{tmp_path}/q*_de"])
+    assert found == [
+        (f"{tmp_path}/q.en", f"{tmp_path}/q_de"),
+        (f"{tmp_path}/q1.en", f"{tmp_path}/q1_de"),
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["?-[12].x", "**/a-*.x", "[!b]-*.x"])
+def test_every_wildcard_of_the_shell(tmp_path, pattern):
+    for name in ("a-1.x", "a-2.x"):
+        for side in ("en", "de"):
+            (tmp_path / side).mkdir(exist_ok=True)
+            (tmp_path / side / name).write_text("x\n")
+    found = find_shards([f"{tmp_path}/en/{pattern}", f"{tmp_path}/de/{pattern}"])
+    names = [tuple(path.rsplit("/", 2)[-2] + path[-6:] for path in shard) for shard in found]
+    assert names == [("en/a-1.x", "de/a-1.x"), ("en/a-2.x", "de/a-2.x")]
+
+
 def test_what_a_url_is():
     assert is_url("s3://bucket/file.en")
     assert is_url("HTTPS://host/file.en")
     assert not is_url("folder/file.en")
     assert not is_url("C:/file.en")
+    assert not is_url("file:///folder/file.en")  # it is here
     # A question mark begins a query there; only * is a wildcard.
     assert find_shards(["https://host/x.tsv?version=[1]"]) == [("https://host/x.tsv?version=[1]",)]
 
@@ -91,7 +142,7 @@ def test_text_behind_urls(memory, suffix, pack):
     for side, language in enumerate(LANGUAGES):
         for part in (1, 2):
             memory.pipe(f"/corpus/{part}.{language}{suffix}", pack(lines(side)))
-    one = [f"memory://corpus/1.{language}{suffix}" for language in LANGUAGES]
+    one = [f"MEMORY://corpus/1.{language}{suffix}" for language in LANGUAGES]
     assert read(one) == PAIRS
     both = [f"memory://corpus/*.{language}{suffix}" for language in LANGUAGES]
     assert read(both) == PAIRS + PAIRS
@@ -106,6 +157,34 @@ def test_tables_behind_urls(memory):
     assert read(["memory://t.parquet"]) == PAIRS
 
 
+def test_a_url_of_this_machine_is_a_file(tmp_path):
+    for side, language in enumerate(LANGUAGES):
+        (tmp_path / f"x.{language}").write_bytes(lines(side))
+    urls = [f"file://{tmp_path}/x.{language}" for language in LANGUAGES]
+    assert find_shards(urls) == [(f"{tmp_path}/x.en", f"{tmp_path}/x.de")]
+    assert read(urls) == PAIRS
+
+
+def test_web_addresses(server):
+    """With a query, as downloads have; more than a block, from a server that has no ranges."""
+    address, folder = server
+    rows = [{"en": source, "de": target} for source, target in PAIRS]
+    text = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+    many = 9_000_000 // len(text.encode())
+    (folder / "many.tsv.gz").write_bytes(gzip.compress((text * many).encode(), 1))
+    (folder / "many.tsv").write_text(text * many)
+    for name in ("many.tsv", "many.tsv.gz?download=true"):
+        assert len(read([f"{address}/{name}"])) == 3 * many
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "t.parquet")
+    assert read([f"{address}/t.parquet?token=1"]) == PAIRS
+    with pytest.raises(UserError, match=r"nothing\.tsv: there is no such file\.$"):
+        read([f"{address}/nothing.tsv"])
+    before = url_mark(f"{address}/many.tsv")
+    assert url_mark(f"{address}/many.tsv") == before
+    (folder / "many.tsv").write_text(text)
+    assert url_mark(f"{address}/many.tsv") != before
+
+
 def test_urls_that_cannot_be_read(memory):
     memory.pipe("/folder/x.en", b"x\n")
     for url, problem in {
@@ -118,21 +197,34 @@ def test_urls_that_cannot_be_read(memory):
             read([url, url])
 
 
-def test_a_connection_that_breaks_is_one_sentence(memory, monkeypatch):
-    memory.pipe("/x.tsv", b"a\tb\n" * 100_000)
+@pytest.mark.parametrize("after", [-1, 50_000])
+@pytest.mark.parametrize("name", ["x.tsv", "x.jsonl", "x.csv", "x.tmx", "x.parquet", "x.tsv.gz"])
+def test_a_connection_that_breaks_is_one_sentence(memory, monkeypatch, name, after):
+    content = random.Random(1).randbytes(400_000)
+    if name.endswith(("tsv", "jsonl", "csv")):
+        content = b'{"en": "a", "de": "b"}\n' if name == "x.jsonl" else b"en\tde\n"
+        content = (b"en,de\n" if name == "x.csv" else content) * 20_000
+    opened = []
+    closed = []
 
     class Broken(MemoryFile):
         def read(self, size=-1):
-            if self.tell() > 50_000:
+            if self.tell() > after:
                 raise RuntimeError("the other end hung up.\nmore about it")
             return super().read(min(size, 10_000))
 
-    def opened(self, path, mode="rb", **others):
-        return Broken(self, path, self.store["/x.tsv"].getvalue())
+        def close(self):
+            closed.append(self)
 
-    monkeypatch.setattr(MemoryFileSystem, "open", opened)
-    with pytest.raises(UserError, match=r"^memory://x\.tsv: cannot be read: the other end hung up"):
-        read(["memory://x.tsv"])
+    def open_broken(self, path, mode="rb", **others):
+        opened.append(Broken(self, path, content))
+        return opened[-1]
+
+    memory.pipe(f"/{name}", b"")
+    monkeypatch.setattr(MemoryFileSystem, "open", open_broken)
+    with pytest.raises(UserError, match=rf"^memory://{name}[^\n]*\.$"):
+        read([f"memory://{name}"])
+    assert set(map(id, closed)) == set(map(id, opened))
 
 
 def test_a_url_whose_content_changes_is_noticed(memory):

@@ -65,7 +65,7 @@ def samples(page, name):
     """The detail of a group of samples, and the lines that it shows."""
     section = next(part for part in page.split("<section>") if f"<h2>{name} <small>" in part)
     detail = re.search("<small>(.*?)</small>", section)[1]
-    lines = [int(number) for number in re.findall(r">line (\d+)<", section)]
+    lines = [int(number) for number in re.findall(r">pair (\d+)<", section)]
     return detail, lines
 
 
@@ -322,10 +322,29 @@ def test_a_corpus_in_shards_is_filtered_as_in_one_file(small_run, tmp_path):
         assert result.returncode == 0, result.stderr.decode()
         assert parts(prefix) == parts(whole)
         assert str(sides[0]) in prefix.with_suffix(".html").read_text()
-    # What a store says of a file tells it from another.
     (tmp_path / "part-1.src").write_text("other\n" * 23)
     message = refused(*arguments(small_run, urls, tmp_path / "shards1"))
     assert "holds the scores of another corpus or another model" in message
+
+
+def test_inputs_named_by_urls_are_not_overwritten(small_run, tmp_path):
+    _, files = write_pairs(tmp_path, 10)
+    names = [tmp_path / "x.kept.xx", tmp_path / "x.kept.yy"]
+    for path, name in zip(files, names, strict=True):
+        path.rename(name)
+    before = [name.read_bytes() for name in names]
+    urls = [f"file://{name}" for name in names]
+    message = refused(*arguments(small_run, urls, tmp_path / "x"), "--keep=0.5")
+    assert "would be overwritten" in message
+    assert [name.read_bytes() for name in names] == before
+
+
+def test_nothing_is_written_to_a_url(small_run, tmp_path, monkeypatch):
+    _, files = write_pairs(tmp_path, 10)
+    monkeypatch.chdir(tmp_path)
+    message = refused(*arguments(small_run, files, "s3://bucket/clean"))
+    assert "results are written to files here, not to a URL" in message
+    assert not (tmp_path / "s3:").exists()
 
 
 def test_scores_of_an_older_version(small_run, tmp_path):

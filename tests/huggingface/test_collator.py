@@ -42,6 +42,52 @@ def test_half_precision_logits_are_scored_in_single():
     torch.testing.assert_close(nmt, F.log_softmax(logits.float(), -1)[torch.arange(5), gold])
     nmt.sum().backward()
     assert logits.grad.dtype == torch.bfloat16
+    exact = F.one_hot(gold, 20) - logits.detach().float().softmax(-1)
+    torch.testing.assert_close(logits.grad.float(), exact, rtol=1 / 128, atol=1e-6)
+
+
+@pytest.mark.parametrize("impossible", [-1e4, -1e9, torch.finfo(torch.float32).min, -torch.inf])
+def test_gold_tokens_that_are_next_to_impossible(impossible):
+    """Models mask entries of their vocabulary; a filler's gold may be one of them."""
+    torch.manual_seed(1)
+    logits = torch.randn(2, 6)
+    logits[0, 0] = impossible
+    logits.requires_grad_()
+    gold = torch.tensor([0, 3])
+    nmt, mean = gold_scores(logits, gold)
+    assert nmt[0] <= -1e4
+    torch.where(torch.tensor([False, True]), nmt + 0.1 * mean, 0).sum().backward()
+    assert (logits.grad[0] == 0).all()
+    exact = F.one_hot(gold, 6)[1] + 0.1 / 6 - 1.1 * logits.detach()[1].softmax(-1)
+    torch.testing.assert_close(logits.grad[1], exact)
+    logits.grad = None
+    gold_scores(logits, gold)[0].sum().backward()
+    exact = F.one_hot(gold, 6) - logits.detach().softmax(-1)
+    torch.testing.assert_close(logits.grad, exact)
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray, torch.tensor, tuple])
+def test_rows_of_any_kind(kind):
+    collator = AdaptiveCollator(tiny.tokenizer(), model=tiny.model("marian"))
+    rows = list(tiny.dataset(3))
+    expected = collator([row | {"lm": [-0.5] * len(row["labels"])} for row in rows])
+    made = []
+    for row in rows:
+        values = {name: kind(row[name]) for name in ("input_ids", "labels")}
+        made.append(values | {"lm": kind([-0.5] * len(row["labels"]))})
+    batch = collator(made)
+    for name, value in expected.items():
+        torch.testing.assert_close(batch[name], value)
+
+
+def test_scores_in_half_precision():
+    collator = AdaptiveCollator(tiny.tokenizer(), model=tiny.model("marian"))
+    rows = []
+    for row in tiny.dataset(3):
+        lm = torch.full((len(row["labels"]),), -0.5, dtype=torch.bfloat16, requires_grad=True)
+        rows.append(row | {"lm": lm})
+    batch = collator(rows)
+    torch.testing.assert_close(batch["lm"], torch.where(batch["labels"] == -100, 0.0, -0.5))
 
 
 @pytest.mark.parametrize("kind", tiny.SEQ2SEQ)

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from cbmi.errors import UserError, first_line, import_extra
-from cbmi.urls import is_url, open_url
+from cbmi.errors import UserError, import_extra
+from cbmi.urls import is_url, name_of, open_url
 
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 COMPRESSED = (".gz", ".xz", ".zst")
@@ -27,7 +27,7 @@ OnRead = Callable[[int], None]  # told how many bytes of the file, as it is, wer
 
 def suffix_of(path: str) -> str:
     """The suffix that says what a file holds: .tmx of memory.tmx.gz."""
-    name = Path(path)
+    name = Path(name_of(path))
     if name.suffix.lower() in COMPRESSED:
         name = name.with_suffix("")
     return name.suffix.lower()
@@ -38,14 +38,14 @@ def open_bytes(path: str, on_read: OnRead | None = None) -> io.BufferedIOBase:
     try:
         if not is_url(path) and Path(path).is_dir():
             raise UserError(f"{path}: this is a folder, not a file.")
-        suffix = Path(path).suffix.lower()
+        suffix = Path(name_of(path)).suffix.lower()
         if suffix in UNSUPPORTED or suffix_of(path) in UNSUPPORTED:
             raise UserError(
                 f"{path}: {suffix} files are not supported: give plain text, one sentence per "
                 "line, or a format that `cbmi corpus convert --help` names, each as it is or as "
                 ".gz, .xz or .zst."
             )
-        file: Any = _Remote(open_url(path)) if is_url(path) else open(path, "rb", buffering=0)
+        file: Any = open_url(path) if is_url(path) else open(path, "rb", buffering=0)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     if on_read is not None:
@@ -59,28 +59,6 @@ def open_bytes(path: str, on_read: OnRead | None = None) -> io.BufferedIOBase:
             zstandard = import_extra("zstandard", f"{path}: reading .zst", "zstd")
             return io.BufferedReader(_ZstReader(file, zstandard), ZST_CHUNK)
     return io.BufferedReader(file)
-
-
-class _Remote(io.RawIOBase):
-    """What a URL names; a connection that breaks is an OSError, whatever the library says."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            data = self.file.read(len(buffer))
-        except Exception as error:
-            raise OSError(first_line(error)) from error
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
 
 
 class _Watched(io.RawIOBase):

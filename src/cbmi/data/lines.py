@@ -88,9 +88,14 @@ def decode_lines(file: Iterable[bytes], path: str, counts: Counter[str]) -> Iter
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
 
 
-def wide_encoding(file: io.BufferedIOBase) -> str | None:
+def wide_encoding(file: io.BufferedIOBase, path: str) -> str | None:
     """UTF-16, if a file begins with its byte-order mark."""
-    start: bytes = file.peek(2)[:2]  # type: ignore[attr-defined]
+    try:
+        start: bytes = file.peek(2)[:2]  # type: ignore[attr-defined]
+    except BROKEN_ARCHIVE as error:
+        raise UserError(f"{path}: the archive is damaged ({error}).") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else None
 
 
@@ -106,6 +111,8 @@ def decode_wide(file: io.BufferedIOBase, path: str, encoding: str) -> Iterator[s
         raise UserError(f"{path}, line {number + 1}: not valid {encoding.upper()}.") from None
     except BROKEN_ARCHIVE as error:
         raise UserError(f"{path}: the archive is damaged after line {number} ({error}).") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
 
 
 def _bounded_lines(file: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,42 +3,85 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from cbmi.errors import UserError
 from cbmi.progress import counted
-from cbmi.urls import is_url, urls_like
+from cbmi.urls import is_url, urls_like, without_local_scheme
 
-WILDCARDS = frozenset("*?[")
-URL_WILDCARDS = frozenset("*")  # a question mark begins a query
+WILDCARD = re.compile(r"\*\*/?|\*|\?|\[[^\]]+\]")
+URL_WILDCARD = re.compile(r"\*\*/?|\*")  # a question mark begins a query
+
+Matched = tuple[str, ...]  # what each wildcard stands for
 
 
 def find_shards(files: Sequence[str]) -> list[tuple[str, ...]]:
     """The files of each part of a corpus: two aligned ones, or one that holds both sides.
 
     `files` are two names or one. If they have wildcards, each stands for several files, in
-    alphabetical order; those of both sides belong together one by one.
+    alphabetical order of what the wildcards stand for; files of both sides for which that is the
+    same belong together.
     """
-    sides = [_files_like(name) for name in files]
-    counts = [len(side) for side in sides]
-    if len(set(counts)) > 1:
-        raise UserError(
-            f"{files[0]} stands for {counted(counts[0], 'file')} but {files[1]} for {counts[1]:,}: "
-            "each file of one side needs its counterpart on the other."
-        )
-    return list(zip(*sides, strict=True))
+    sides = [_files_like(without_local_scheme(name)) for name in files]
+    first = sides[0]
+    for name, side in zip(files, sides, strict=True):
+        if len(side) != len(first):
+            raise UserError(
+                f"{files[0]} stands for {counted(len(first), 'file')} but {name} for "
+                f"{len(side):,}: each file of one side needs its counterpart on the other."
+            )
+        for matched, path in first.items():
+            if matched not in side:
+                raise UserError(
+                    f"{path}: {name} has no counterpart for it: the wildcards of both sides have "
+                    "to stand for the same."
+                )
+    return [tuple(side[matched] for side in sides) for matched in sorted(first)]
 
 
-def _files_like(name: str) -> list[str]:
-    if is_url(name):
-        if URL_WILDCARDS.isdisjoint(name):
-            return [name]
-        found = urls_like(name)
-    else:
-        if WILDCARDS.isdisjoint(name) or Path(name).exists():
-            return [name]
-        found = sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())
+def _files_like(name: str) -> dict[Matched, str]:
+    """By what the wildcards of a name stand for: the files."""
+    wildcard = URL_WILDCARD if is_url(name) else WILDCARD
+    if not wildcard.search(name):
+        return {(): name}
+    try:
+        if not is_url(name) and Path(name).exists():
+            return {(): name}
+        if is_url(name):
+            found = urls_like(name)
+        else:
+            found = [path for path in glob.glob(name, recursive=True) if Path(path).is_file()]
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror or error}.") from None
     if not found:
         raise UserError(f"{name}: no file has a name like this.")
-    return found
+    expression = _expression(name, wildcard)
+    by_match = {}
+    for path in found:
+        match = expression.fullmatch(path)
+        by_match[match.groups() if match else (path,)] = path
+    return by_match
+
+
+def _expression(pattern: str, wildcard: re.Pattern[str]) -> re.Pattern[str]:
+    """A regular expression with a group for each wildcard."""
+    parts = []
+    end = 0
+    for found in wildcard.finditer(pattern):
+        parts.append(re.escape(pattern[end : found.start()]))
+        end = found.end()
+        text = found.group()
+        if text == "**/":
+            parts.append("((?:.*/)?)")
+        elif text == "**":
+            parts.append("(.*)")
+        elif text == "*":
+            parts.append("([^/]*)")
+        elif text == "?":
+            parts.append("([^/])")
+        else:
+            parts.append(f"({text.replace('[!', '[^')})")
+    parts.append(re.escape(pattern[end:]))
+    return re.compile("".join(parts), re.DOTALL)

@@ -38,6 +38,7 @@ from cbmi.inference.model import TrainedModel
 from cbmi.progress import bar, counted, say
 from cbmi.reporting.drawing import check_plotting
 from cbmi.training.world import World, join_world
+from cbmi.urls import scheme_of
 
 PRECISION = "fp32"  # CBMI is a difference of logarithms: half precision would be too coarse
 
@@ -111,6 +112,8 @@ def filter_corpus(
     check_plotting()
     if cluster is not None and world.size > 1:
         raise UserError("--engine ray: Ray starts the processes itself; leave out torchrun.")
+    if scheme_of(prefix) is not None:
+        raise UserError(f"-o {prefix}: results are written to files here, not to a URL.")
     if settings.by == "cbmi" and not model.has_language_model:
         raise UserError(
             f"{model.path} has no language model, which CBMI needs: filter by likelihood "

@@ -55,7 +55,8 @@ class CorpusScores:
         if not self.lines:
             first = self.shards[0]
             problem = no_pairs(first, languages)
-            raise UserError(f"{' and '.join(first)}: nothing to filter: {problem}.")
+            also = "" if len(self.shards) == 1 else f" and {len(self.shards) - 1:,} other parts"
+            raise UserError(f"{' and '.join(first)}{also}: nothing to filter: {problem}.")
 
     def claim(self) -> None:
         """Make the folder that of this corpus and model; refuse it if it belongs to others."""
@@ -74,8 +75,9 @@ class CorpusScores:
 
     def _plan(self) -> dict[str, Any]:
         """What the scores depend on."""
+        identities = [[_identity(file) for file in files] for files in self.shards]
         return {
-            "corpus": [_identity(file) for file in self.files],
+            "corpus": identities[0] if len(identities) == 1 else identities,
             "weights": self.model.digests(),
             "window": WINDOW,
             "columns": COLUMNS,

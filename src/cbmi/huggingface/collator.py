@@ -84,8 +84,15 @@ class AdaptiveCollator:
         places = np.arange(longest)
         is_there = places >= longest - lengths[:, None] if at_left else places < lengths[:, None]
         padded = np.full((len(rows), longest), filler, dtype=np.int64)
-        padded[is_there] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+        padded[is_there] = np.concatenate([_array(row, torch.int64) for row in rows])
         return torch.from_numpy(padded)
+
+
+def _array(values: Any, dtype: torch.dtype) -> np.ndarray:
+    """A list, an array or a tensor, wherever it lies."""
+    if isinstance(values, Tensor):
+        return values.detach().to("cpu", dtype).numpy()
+    return np.asarray(values, dtype=np.int64 if dtype is torch.int64 else np.float32)
 
 
 def _check_causal(row: Row) -> None:
@@ -103,7 +110,7 @@ def _values(name: str, rows: Sequence[Row], labels: Tensor) -> Tensor:
     counts = is_predicted.sum(1).tolist()
     own_values = []
     for row, count in zip(rows, counts, strict=True):
-        own = np.asarray(row[name], dtype=np.float32).reshape(-1)
+        own = _array(row[name], torch.float32).reshape(-1)
         if len(own) == count + 1 and row["labels"][0] != IGNORED:
             own = own[1:]  # the first label of a decoder-only model's row is not predicted
         if len(own) == 1 and name == WEIGHTS:

@@ -25,7 +25,9 @@ FORMAT = 1  # of that file
 LANGUAGE_MODEL = "language_model"  # the folder of the exported language model
 SHARED = "sentencepiece.model"
 SEPARATE = ("source.model", "target.model")
-TOKENS = 4096  # of a batch
+TOKENS = 4096  # of a batch that is translated
+SCORED_TOKENS = 2048  # of a batch that is scored
+WORKERS = 8  # batches at a time, on a CPU, at most: each needs memory of its own
 # CTranslate2 ends a search after beam · patience endings; with 2 it finds what ours finds.
 PATIENCE = 2.0
 
@@ -48,7 +50,10 @@ class ExportedModel(Model):
         if chosen.type == "cuda":
             options["device_index"] = chosen.index or 0
         else:
-            options["intra_threads"] = torch.get_num_threads()
+            # Batches side by side: a batch by itself is hardly faster with several threads.
+            threads = torch.get_num_threads()
+            options["inter_threads"] = min(threads, WORKERS)
+            options["intra_threads"] = threads // options["inter_threads"]
         try:
             self.translator = library.Translator(str(self.path), **options)
             self.language_model = None
@@ -100,10 +105,11 @@ class ExportedModel(Model):
         advance(len(lines) - len(filled))
         sentences = self.encode(self.source, [lines[number] for number in filled])
         results: list[list[Hypothesis]] = [[] for _ in lines]
+        waiting = []
         for batch in _batches(sentences):
             pieces = [self.source.pieces(sentences[place][:-1]) for place in batch]
             longest = max(len(sentences[place]) for place in batch)
-            found = self.translator.translate_batch(
+            promised = self.translator.translate_batch(
                 pieces,
                 beam_size=width,
                 num_hypotheses=nbest,
@@ -113,9 +119,12 @@ class ExportedModel(Model):
                 min_decoding_length=0,  # a minimum would change the scores
                 max_decoding_length=2 * longest + 10,
                 return_scores=True,
+                asynchronous=True,
             )
-            for place, result in zip(batch, found, strict=True):
-                results[filled[place]] = self._hypotheses(result, length_penalty)
+            waiting.append((batch, promised))
+        for batch, promised in waiting:
+            for place, one in zip(batch, promised, strict=True):
+                results[filled[place]] = self._hypotheses(one.result(), length_penalty)
             advance(len(batch))
         return results
 
@@ -130,13 +139,14 @@ class ExportedModel(Model):
     def token_scores(self, source: Packed, target: Packed) -> GoldScores:
         sources = [self.source.pieces(ids[:-1]) for ids in _sentences(source)]
         targets = [self.target.pieces(ids[:-1]) for ids in _sentences(target)]
-        results = self.translator.score_batch(sources, targets, max_input_length=0)
+        split: dict[str, Any] = {"max_batch_size": SCORED_TOKENS, "batch_type": "tokens"}
+        results = self.translator.score_batch(sources, targets, max_input_length=0, **split)
         nmt = _joined([result.log_probs for result in results])
         lm = None
         if self.language_model is not None:
             begin, end = self.target.pieces([BOS, EOS])
             tokens = [[begin, *pieces, end] for pieces in targets]
-            results = self.language_model.score_batch(tokens, max_input_length=0)
+            results = self.language_model.score_batch(tokens, max_input_length=0, **split)
             lm = _joined([result.log_probs for result in results])
         return GoldScores(nmt, torch.full_like(nmt, torch.nan), lm)
 

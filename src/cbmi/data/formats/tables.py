@@ -6,6 +6,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cbmi.data.formats.entry import Entry, Languages, make_entry
 from cbmi.data.lines import decode_lines, decode_wide, wide_encoding
 from cbmi.errors import UserError, first_line, import_extra
 from cbmi.progress import counted
-from cbmi.urls import is_url, open_url
+from cbmi.urls import is_url, name_of, open_url
 
 ROWS = 10_000  # of a Parquet file, read at a time
 
@@ -23,7 +24,7 @@ ROWS = 10_000  # of a Parquet file, read at a time
 def _text_lines(path: str, on_read: OnRead | None) -> Iterator[str]:
     """UTF-8, or UTF-16 with a byte-order mark, which spreadsheets write."""
     with open_bytes(path, on_read) as file:
-        encoding = wide_encoding(file)
+        encoding = wide_encoding(file, path)
         if encoding is not None:
             yield from decode_wide(file, path, encoding)
         else:
@@ -127,13 +128,14 @@ def read_parquet(
     path: str, languages: Languages, columns: Columns | None, on_read: OnRead | None = None
 ) -> Iterator[Entry]:
     """Rows of a Parquet file, as datasets of Hugging Face are stored."""
-    if Path(path).suffix.lower() in COMPRESSED:
+    if Path(name_of(path)).suffix.lower() in COMPRESSED:
         raise UserError(f"{path}: Parquet is compressed inside; give the .parquet file itself.")
     parquet = import_extra("pyarrow.parquet", f"{path}: reading Parquet", "formats")
     arrow = import_extra("pyarrow", f"{path}: reading Parquet", "formats")
     number = 0
     try:
-        with parquet.ParquetFile(open_url(path) if is_url(path) else path) as file:
+        remote = open_url(path, can_seek=True) if is_url(path) else nullcontext(path)
+        with remote as source, parquet.ParquetFile(source) as file:
             names = _parquet_names(file.schema_arrow)
             sides = find_columns(names, languages, columns, path)
             size = 0 if on_read is None else Path(path).stat().st_size
