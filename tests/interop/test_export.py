@@ -234,6 +234,23 @@ def permuted(original):
     return set_embedding
 
 
+@pytest.mark.parametrize("threads", [1, 3, 18])
+def test_threads_of_the_caller_are_used_and_left_alone(runs, tmp_path, threads):
+    folder = tmp_path / "exported"
+    export_run(runs["post"], folder, SETTINGS)
+    lines = ["ein haus", "x", "zwei häuser", ""] * 5
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        model = ExportedModel(folder, "cpu")
+        assert model.translator.num_translators == min(threads, 8)
+        found = model.translate(lines)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found == ExportedModel(folder, "cpu").translate(lines)
+
+
 @pytest.mark.parametrize("mistake", ["positions", "key and value", "embedding", "end"])
 def test_mistakes_are_caught(runs, tmp_path, monkeypatch, mistake):
     if mistake == "positions":

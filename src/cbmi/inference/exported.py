@@ -46,12 +46,12 @@ class ExportedModel(Model):
         self.truncated = 0
         library = import_extra("ctranslate2", f"{path}: an exported model", "ctranslate2")
         chosen = choose_device(device)
+        threads = torch.get_num_threads()
         options: dict[str, Any] = {"device": chosen.type}
         if chosen.type == "cuda":
             options["device_index"] = chosen.index or 0
         else:
             # Batches side by side: a batch by itself is hardly faster with several threads.
-            threads = torch.get_num_threads()
             options["inter_threads"] = min(threads, WORKERS)
             options["intra_threads"] = threads // options["inter_threads"]
         try:
@@ -63,6 +63,8 @@ class ExportedModel(Model):
         except (RuntimeError, ValueError) as error:
             reason = first_line(error)
             raise UserError(f"{path}: CTranslate2 cannot load it: {reason}.") from None
+        finally:
+            torch.set_num_threads(threads)  # which CTranslate2 has set to its own
         self._ids: dict[str, int] = {}
         for number, piece in enumerate(self.target.pieces(range(len(self.target)))):
             self._ids[piece] = number
