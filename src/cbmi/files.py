@@ -22,7 +22,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from cbmi.errors import UserError
-from cbmi.urls import is_url, url_mark
+from cbmi.urls import Url, url_mark
 
 NAME_SHOWN = 180  # bytes of a name that hidden neighbours begin with; names have 255 at most
 ATTEMPTS = 1000  # before another process's work in the same place counts as an error
@@ -76,8 +76,8 @@ def unchanged(paths: Iterable[str | Path]) -> Iterator[Callable[[], None]]:
 
 def _mark(path: str | Path) -> tuple[int, ...] | str | None:
     """What changes whenever a file's content does; None for what is not an ordinary file."""
-    if is_url(path):
-        return url_mark(str(path))
+    if isinstance(path, Url):
+        return url_mark(path)
     try:
         stat = os.stat(path)
     except OSError:

@@ -1,4 +1,8 @@
-"""Files that URLs name, such as s3://bucket/part-1.en.gz, through fsspec."""
+"""Files that URLs name, such as s3://bucket/part-1.en.gz, through fsspec.
+
+Only a `Url` is ever opened: the user has named it. A plain string that looks like one may come from
+a stranger's run, and is a path that does not exist.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,23 @@ LOCAL = ("file", "local")
 WEB = ("http", "https")
 
 
+class Url(str):
+    """Where a file lies in a store that the user wants to be read."""
+
+
 def scheme_of(path: str | Path) -> str | None:
     """The scheme of a URL, such as s3; None for a path."""
     found = SCHEME.match(str(path))
     return found.group(1).lower() if found else None
 
 
-def is_url(path: str | Path) -> bool:
-    """Whether this names a file in a store; what file:// names is a file here."""
-    return "://" in str(path) and scheme_of(path) not in (None, *LOCAL)
-
-
-def without_local_scheme(path: str) -> str:
-    """The path that file:// names; any other name as it is."""
-    if "://" in path and scheme_of(path) in LOCAL:
-        return path.partition("://")[2]
-    return path
+def named_by_user(name: str) -> str:
+    """What the user named: a `Url`, or a path; what file:// names is a path here."""
+    if "://" not in name or scheme_of(name) is None:
+        return name
+    if scheme_of(name) in LOCAL:
+        return name.partition("://")[2]
+    return Url(name)
 
 
 def name_of(path: str) -> str:
@@ -80,7 +85,7 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(first_line(error)) from error
 
 
-def open_url(url: str, can_seek: bool = False) -> RemoteFile:
+def open_url(url: Url, can_seek: bool = False) -> RemoteFile:
     """The bytes of a file. If they are read in order, a web server need not know about ranges."""
     with _errors(url):
         file_system, path = _file_system(url)
@@ -91,7 +96,7 @@ def open_url(url: str, can_seek: bool = False) -> RemoteFile:
         return RemoteFile(file_system.open(path, "rb"))
 
 
-def url_mark(url: str) -> str:
+def url_mark(url: Url) -> str:
     """What changes whenever a file's content does, as far as its store tells."""
     with _errors(url):
         file_system, path = _file_system(url)
@@ -102,7 +107,7 @@ def url_mark(url: str) -> str:
         return str(file_system.ukey(path))
 
 
-def urls_like(pattern: str) -> list[str]:
+def urls_like(pattern: Url) -> list[Url]:
     """The files that a URL with wildcards stands for."""
     with _errors(pattern):
         file_system, path = _file_system(pattern)
@@ -113,7 +118,7 @@ def urls_like(pattern: str) -> list[str]:
         for name, info in file_system.glob(path, detail=True).items():
             is_hidden = PurePosixPath(name).name.startswith(".")
             if info["type"] != "directory" and not is_hidden:
-                found.append(f"{before}{name}")
+                found.append(Url(f"{before}{name}"))
         return found
 
 

@@ -19,10 +19,10 @@ import zstandard
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from cbmi.data.shards import find_shards
-from cbmi.data.text import read_corpora
+from cbmi.data.text import read_corpora, read_pairs
 from cbmi.errors import UserError
 from cbmi.files import unchanged
-from cbmi.urls import is_url, url_mark
+from cbmi.urls import Url, named_by_user, url_mark
 
 LANGUAGES = ("en", "de")
 PAIRS = [("a house", "ein Haus"), ("two 🏠", "zwei 🏠"), ("three", "drei")]
@@ -120,11 +120,12 @@ def test_every_wildcard_of_the_shell(tmp_path, pattern):
 
 
 def test_what_a_url_is():
-    assert is_url("s3://bucket/file.en")
-    assert is_url("HTTPS://host/file.en")
-    assert not is_url("folder/file.en")
-    assert not is_url("C:/file.en")
-    assert not is_url("file:///folder/file.en")  # it is here
+    for name in ("s3://bucket/file.en", "HTTPS://host/file.en"):
+        assert isinstance(named_by_user(name), Url)
+    for name in ("folder/file.en", "C:/file.en"):
+        assert named_by_user(name) == name
+        assert not isinstance(named_by_user(name), Url)
+    assert named_by_user("file:///folder/file.en") == "/folder/file.en"
     # A question mark begins a query there; only * is a wildcard.
     assert find_shards(["https://host/x.tsv?version=[1]"]) == [("https://host/x.tsv?version=[1]",)]
 
@@ -179,10 +180,20 @@ def test_web_addresses(server):
     assert read([f"{address}/t.parquet?token=1"]) == PAIRS
     with pytest.raises(UserError, match=r"nothing\.tsv: there is no such file\.$"):
         read([f"{address}/nothing.tsv"])
-    before = url_mark(f"{address}/many.tsv")
-    assert url_mark(f"{address}/many.tsv") == before
+    url = Url(f"{address}/many.tsv")
+    before = url_mark(url)
+    assert url_mark(url) == before
     (folder / "many.tsv").write_text(text)
-    assert url_mark(f"{address}/many.tsv") != before
+    assert url_mark(url) != before
+
+
+def test_only_what_the_user_names_is_opened(server):
+    """A name in a stranger's run that looks like a URL is a file that does not exist."""
+    address, folder = server
+    (folder / "x.tsv").write_text("a\tb\n")
+    assert read([f"{address}/x.tsv"]) == [("a", "b")]
+    with pytest.raises(UserError, match=r"x\.tsv: cannot be read: No such file or directory"):
+        list(read_pairs([f"{address}/x.tsv"], LANGUAGES, Counter()))
 
 
 def test_urls_that_cannot_be_read(memory):
@@ -229,10 +240,11 @@ def test_a_connection_that_breaks_is_one_sentence(memory, monkeypatch, name, aft
 
 def test_a_url_whose_content_changes_is_noticed(memory):
     memory.pipe("/x.tsv", b"a\tb\n")
-    before = url_mark("memory://x.tsv")
-    assert url_mark("memory://x.tsv") == before
+    url = Url("memory://x.tsv")
+    before = url_mark(url)
+    assert url_mark(url) == before
     with (
         pytest.raises(UserError, match=r"^memory://x\.tsv has changed while it was read"),
-        unchanged(["memory://x.tsv"]),
+        unchanged([url]),
     ):
         memory.pipe("/x.tsv", b"a\tbc\n")

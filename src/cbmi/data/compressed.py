@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 from cbmi.errors import UserError, import_extra
-from cbmi.urls import is_url, name_of, open_url
+from cbmi.urls import Url, name_of, open_url
 
 BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 COMPRESSED = (".gz", ".xz", ".zst")
@@ -36,7 +36,7 @@ def suffix_of(path: str) -> str:
 def open_bytes(path: str, on_read: OnRead | None = None) -> io.BufferedIOBase:
     """The plain bytes of a file or URL that may be compressed (.gz, .xz, .zst)."""
     try:
-        if not is_url(path) and Path(path).is_dir():
+        if not isinstance(path, Url) and Path(path).is_dir():
             raise UserError(f"{path}: this is a folder, not a file.")
         suffix = Path(name_of(path)).suffix.lower()
         if suffix in UNSUPPORTED or suffix_of(path) in UNSUPPORTED:
@@ -45,7 +45,7 @@ def open_bytes(path: str, on_read: OnRead | None = None) -> io.BufferedIOBase:
                 "line, or a format that `cbmi corpus convert --help` names, each as it is or as "
                 ".gz, .xz or .zst."
             )
-        file: Any = open_url(path) if is_url(path) else open(path, "rb", buffering=0)
+        file: Any = open_url(path) if isinstance(path, Url) else open(path, "rb", buffering=0)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     if on_read is not None:

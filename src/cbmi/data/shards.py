@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cbmi.errors import UserError
 from cbmi.progress import counted
-from cbmi.urls import is_url, urls_like, without_local_scheme
+from cbmi.urls import Url, named_by_user, urls_like
 
 WILDCARD = re.compile(r"\*\*/?|\*|\?|\[[^\]]+\]")
 URL_WILDCARD = re.compile(r"\*\*/?|\*")  # a question mark begins a query
@@ -20,11 +20,11 @@ Matched = tuple[str, ...]  # what each wildcard stands for
 def find_shards(files: Sequence[str]) -> list[tuple[str, ...]]:
     """The files of each part of a corpus: two aligned ones, or one that holds both sides.
 
-    `files` are two names or one. If they have wildcards, each stands for several files, in
-    alphabetical order of what the wildcards stand for; files of both sides for which that is the
-    same belong together.
+    `files` are what the user named, two or one: paths or URLs. If they have wildcards, each stands
+    for several files, in alphabetical order of what the wildcards stand for. Files of both sides
+    for which that is the same belong together.
     """
-    sides = [_files_like(without_local_scheme(name)) for name in files]
+    sides = [_files_like(named_by_user(name)) for name in files]
     first = sides[0]
     for name, side in zip(files, sides, strict=True):
         if len(side) != len(first):
@@ -43,18 +43,19 @@ def find_shards(files: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _files_like(name: str) -> dict[Matched, str]:
     """By what the wildcards of a name stand for: the files."""
-    wildcard = URL_WILDCARD if is_url(name) else WILDCARD
+    wildcard = URL_WILDCARD if isinstance(name, Url) else WILDCARD
     if not wildcard.search(name):
         return {(): name}
-    try:
-        if not is_url(name) and Path(name).exists():
-            return {(): name}
-        if is_url(name):
-            found = urls_like(name)
-        else:
+    found: Sequence[str]
+    if isinstance(name, Url):
+        found = urls_like(name)
+    else:
+        try:
+            if Path(name).exists():
+                return {(): name}
             found = [path for path in glob.glob(name, recursive=True) if Path(path).is_file()]
-    except OSError as error:
-        raise UserError(f"{name}: cannot be read: {error.strerror or error}.") from None
+        except OSError as error:
+            raise UserError(f"{name}: cannot be read: {error.strerror or error}.") from None
     if not found:
         raise UserError(f"{name}: no file has a name like this.")
     expression = _expression(name, wildcard)

@@ -25,7 +25,7 @@ from cbmi.inference.base import Model, truncation_note
 from cbmi.inference.scoring import WINDOW, PairScorer
 from cbmi.progress import Bar, bar, say
 from cbmi.training.world import World
-from cbmi.urls import is_url, url_mark
+from cbmi.urls import Url, url_mark
 
 
 class CorpusScores:
@@ -45,7 +45,7 @@ class CorpusScores:
     def check(self) -> None:
         """Refuse files that cannot be read or are not aligned, before hours are spent on them."""
         for file in self.files:
-            if not is_url(file) and Path(file).exists() and not Path(file).is_file():
+            if not isinstance(file, Url) and Path(file).exists() and not Path(file).is_file():
                 raise UserError(
                     f"{file}: this is read several times, so it has to be a file, not a pipe or a "
                     "folder."
@@ -188,7 +188,7 @@ class CorpusScores:
 
 def _identity(file: str) -> str:
     """What tells a file's content from another: a digest, or what its store says of it."""
-    return url_mark(file) if is_url(file) else sha256(Path(file))
+    return url_mark(file) if isinstance(file, Url) else sha256(Path(file))
 
 
 def read_windows(

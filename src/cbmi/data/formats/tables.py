@@ -16,7 +16,7 @@ from cbmi.data.formats.entry import Entry, Languages, make_entry
 from cbmi.data.lines import decode_lines, decode_wide, wide_encoding
 from cbmi.errors import UserError, first_line, import_extra
 from cbmi.progress import counted
-from cbmi.urls import is_url, name_of, open_url
+from cbmi.urls import Url, name_of, open_url
 
 ROWS = 10_000  # of a Parquet file, read at a time
 
@@ -134,7 +134,7 @@ def read_parquet(
     arrow = import_extra("pyarrow", f"{path}: reading Parquet", "formats")
     number = 0
     try:
-        remote = open_url(path, can_seek=True) if is_url(path) else nullcontext(path)
+        remote = open_url(path, can_seek=True) if isinstance(path, Url) else nullcontext(path)
         with remote as source, parquet.ParquetFile(source) as file:
             names = _parquet_names(file.schema_arrow)
             sides = find_columns(names, languages, columns, path)
