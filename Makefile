@@ -50,6 +50,8 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
+	$(BIN)/mypy studies
 	$(BIN)/lint-imports --no-logo
 
 format: setup

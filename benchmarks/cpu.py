@@ -119,6 +119,7 @@ def micro_batch_of(pairs: Sequence[Pair]) -> MicroBatch:
         corpus_index=torch.arange(tokens),
         token_values={},
         longest=torch.tensor(target.layout.longest),
+        group=None,
         step_tokens=torch.tensor(float(tokens)),
         dropout_seed=torch.tensor([1, 2], dtype=torch.int32),
         objective_seed=torch.tensor(1),
@@ -246,7 +247,8 @@ def marian_with_our_weights(model: ModelSettings, ours: Translator) -> Any:
         decoder_start_token_id=SPECIAL.begin,
         forced_eos_token_id=None,
     )
-    theirs = MarianMTModel(config).eval()
+    theirs = MarianMTModel(config)
+    theirs.eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         theirs.model.shared.weight.copy_(ours.target_embedding.weight)
         for number, layer in enumerate(theirs.model.encoder.layers):
@@ -340,10 +342,10 @@ def measure_encoding(files: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         learn_vocabularies(data, folder / "vocab")
-        source, target = load_vocabularies(folder / "vocab", shared=True)
+        vocabularies = load_vocabularies(folder / "vocab", shared=True)
         for attempt in ("first", "second"):
             start = time.perf_counter()
-            encode(data.train, source, target, folder / attempt, data.max_length)
+            encode([files], data.languages, vocabularies, folder / attempt, data.max_length)
             pairs = len(Corpus(folder / attempt))
             speed = pairs / (time.perf_counter() - start)
             print(f"encoding: {speed:,.0f} pairs/s", flush=True)

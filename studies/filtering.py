@@ -22,7 +22,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def model_scores(
     """The scores that `cbmi filter` goes by, by name."""
     with join_world(device) as world:
         model = cbmi.load(run, device=str(world.device), precision="fp32")
-        scores = CorpusScores(folder, model, files)
+        scores = CorpusScores(folder, model, [files])
         scores.check()
         scores.claim()
         scores.complete(world)
@@ -382,7 +382,7 @@ def main() -> None:
     device = options.devices.split(",")[0]
     scored = model_scores(run, corpora["dirty"], out / "scores", device)
     values = signals(pairs, scored, options.seed)
-    np.savez_compressed(out / "signals.npz", **values)  # to look at other ways to combine them
+    np.savez_compressed(out / "signals.npz", **cast(Any, values))  # to look at other ways to combine them
     counts = {name: truth.count(name) for name in KINDS}
     counts["all"] = int(bad.sum())
     qualities = {name: quality(own, truth) for name, own in values.items()}

@@ -15,7 +15,7 @@ import csv
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -109,7 +109,8 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
         data_collator=AdaptiveCollator(Tokenizer(), model=network),
     )
     trainer.train()
-    return network.eval()
+    network.eval()  # type: ignore[no-untyped-call]
+    return network
 
 
 @torch.inference_mode()
@@ -125,7 +126,7 @@ def translate(network: MarianMTModel, model: TrainedModel, lines: list[str]) -> 
         for row, place in enumerate(batch):
             ids[row, : len(sentences[place])] = torch.tensor(sentences[place])
         ids = ids.to(network.device)
-        made = network.generate(
+        made = cast(Any, network).generate(
             input_ids=ids,
             attention_mask=(ids != PAD).long(),
             num_beams=BEAM,

@@ -47,8 +47,8 @@ def main() -> None:
     options = parser.parse_args()
     texts = []
     for file in options.files:
-        lines = islice(read_lines(file, Counter()), options.lines)
-        texts.append([line for line in lines if line.strip()])
+        first_lines = islice(read_lines(file, Counter()), options.lines)
+        texts.append([line for line in first_lines if line.strip()])
     vocabulary = learn([line for text in texts for line in text], options.size)
     rows = []
     totals = {"ours": 0.0, "theirs": 0.0}

@@ -176,6 +176,27 @@ def test_weights_of_a_run_use_its_stages_settings(started):
     assert given == spelt
 
 
+def test_another_text_is_weighted_as_if_it_were_trained_on(started, tmp_path):
+    """The run's own text, read again, has its own weights; a part of it has others."""
+    own = [started / "train.src", started / "train.tgt"]
+    own_weights = cbmi("weights", started / "start", "--objective", "cbmi").stdout
+    arguments = ["--source", own[0], "--target", own[1]]
+    read_again = cbmi("weights", started / "start", "--objective", "cbmi", *arguments)
+    assert read_again.stdout == own_weights
+    part = [tmp_path / "part.src", tmp_path / "part.tgt"]
+    for whole, piece in zip(own, part, strict=True):
+        lines = whole.read_text().splitlines()[:200]
+        piece.write_text("".join(line + "\n" for line in [*lines, ""]))
+    model = TrainedModel(started / "start")
+    found = list(model.weights("cbmi", source=part[0], target=part[1]))
+    assert [len(one) for one in found[:200]] == [
+        len(one) for one in list(model.weights("cbmi"))[:200]
+    ]
+    assert found[200].tolist() == [1.0]  # an empty line
+    frequent = list(model.weights("freq-exp", source=part[0], target=part[1], decay=0.5))
+    assert not np.array_equal(frequent[0], next(model.weights("freq-exp", decay=0.5)))
+
+
 def test_left_out_lines_have_a_line_of_weights(tmp_path):
     write_task(tmp_path, train=40, valid=4)
     for side in ("src", "tgt"):
@@ -196,6 +217,8 @@ def test_objectives_without_weights_write_none(started):
         (["focall"], "unknown objective 'focall'"),
         (["cbmi", "name=5"], "the name of an objective is a word, not 5"),
         (["weights-file", "file=nosuch"], "nosuch: there is no such file of weights"),
+        (["cbmi", "--target", "x.de"], "--target: say --source FILE as well"),
+        (["cbmi", "--source", "x.en"], "--target: name the translations of x.en"),
     ):
         message = refused(
             "weights", started / "start", "-o", started / "none.txt", "--objective", *arguments

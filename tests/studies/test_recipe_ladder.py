@@ -52,12 +52,14 @@ def test_the_table_has_means_over_seeds(ladder):
     assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.41 | 20.00 ± 0.00 | 30.50 ± 0.71 |"
 
 
-@pytest.mark.parametrize("name", ["recipe_ladder", "corpus_sizes", "distillation"])
+@pytest.mark.parametrize("name", ["recipe_ladder", "corpus_sizes", "distillation", "students"])
 def test_its_plans_are_understood(ladder, name):
     plan = yaml.safe_load((ROOT / "studies" / f"{name}.yaml").read_text())
-    for job in ladder.jobs_of(plan, ROOT / "studies", {}, [1]):
+    own = {"student": ["data.vocabulary={model: shared.model}"]} if name == "students" else {}
+    for job in ladder.jobs_of(plan, ROOT / "studies", own, [1]):
         config = ladder.read_config(job.recipe, job.settings)
-        assert [stage.objective["name"] for stage in config.stages] == ["ce"]
+        objectives = [stage.objective["name"] for stage in config.stages]
+        assert objectives == (["weights-file"] if job.rung.endswith("-weights") else ["ce"])
 
 
 @pytest.mark.slow

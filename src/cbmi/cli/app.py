@@ -197,12 +197,12 @@ def writer(path: Path | None, *inputs: str | None) -> Iterator[TextIO]:
 
 @contextmanager
 def spool(path: Path | None) -> Iterator[Path]:
-    """A temporary file, beside `path` if possible, for what has to wait before it is written."""
+    """A temporary folder, beside `path` if possible, for what has to wait before it is written."""
     from cbmi.files import disk_errors, temporary_folder
 
     beside = path.resolve().parent if path and (path.is_file() or not path.exists()) else None
     with temporary_folder(beside, "waiting") as folder, disk_errors(folder):
-        yield folder / "waiting"
+        yield folder
 
 
 def check_output(path: Path, *inputs: str | None) -> None:

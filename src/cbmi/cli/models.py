@@ -203,9 +203,9 @@ def score(
     from cbmi.inference.scoring import score_files
 
     files = pair_files(source, target)
-    with writer(output, *files) as out, spool(output) as waiting:
+    with writer(output, *files) as out, spool(output) as folder:
         model = cbmi.load(run, checkpoint, device, SCORING_PRECISION)
-        score_files(model, files, out, waiting)
+        score_files(model, files, out, folder / "scores")
 
 
 @app.command(rich_help_panel=USE)

@@ -17,6 +17,7 @@ from cbmi.cli.app import (
     Overrides,
     RunFile,
     RunFolder,
+    TargetFile,
     app,
     check_output,
     pair_files,
@@ -170,20 +171,30 @@ def weights(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Settings of the objective."),
     ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Another text, or its source side.")
+    ] = None,
+    target: TargetFile = None,
     output: Output = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
 ) -> None:
-    """Write the weight of every training token: one line of values per line of the text."""
+    """Write the weight of every token of the training text: one line of values per line.
+
+    With --source, of another text, as if the run were trained on it.
+    """
     from cbmi.inference.model import TrainedModel
     from cbmi.inference.weights import objective_choice, write_weights
     from cbmi.overrides import with_overrides
 
-    with writer(output) as out, spool(output) as waiting:
+    if target and not source:
+        raise UserError("--target: say --source FILE as well.")
+    files = pair_files(source, target) if source else None
+    with writer(output, *(files or ())) as out, spool(output) as folder:
         model = TrainedModel(run, checkpoint, device, precision="fp32")
         overrides = settings or []
         choice = with_overrides(objective_choice(model, objective, overrides), overrides)
-        write_weights(model, choice, out, waiting)
+        write_weights(model, choice, files, out, folder)
 
 
 @app.command(rich_help_panel=TRAIN)

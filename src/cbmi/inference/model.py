@@ -185,13 +185,25 @@ class TrainedModel(Model):
         advance(len(lines) - len(filled))
         return results
 
-    def weights(self, objective: str = "cbmi", **settings: Any) -> Iterator[np.ndarray]:
+    def weights(
+        self,
+        objective: str = "cbmi",
+        *,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        **settings: Any,
+    ) -> Iterator[np.ndarray]:
         """The weight that an objective gives to every token of the run's training text.
 
-        Yields one array per line of the text: a value per target piece, end of sentence included,
-        or the single value 1 for a line that preparation left out. Settings that are not given are
-        those of the run's last stage with that objective.
+        `source` and `target` are aligned files of another text, or `source` alone holds both sides:
+        its weights are those that it would have as the training text. Yields one array per line: a
+        value per target piece, end of sentence included, or the single value 1 for a line that
+        preparation leaves out. Settings that are not given are those of the run's last stage with
+        that objective.
         """
-        from cbmi.inference.weights import training_weights
+        from cbmi.inference.weights import text_weights
 
-        return training_weights(self, objective, settings)
+        files = None
+        if source is not None:
+            files = (str(source),) if target is None else (str(source), str(target))
+        return text_weights(self, objective, settings, files)

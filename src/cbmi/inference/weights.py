@@ -1,9 +1,10 @@
-"""The weight that an objective gives to every training token: to look at, or to train with
-elsewhere.
+"""The weight that an objective gives to every token of the training text, or of another: to look
+at, or to train with elsewhere.
 
-The translator is the run's best, without dropout; mini-batches are those of the run's first epoch.
-As text there is one line per line of the training text, with one value per target piece, end of
-sentence included. A line that preparation left out of the corpus has the single value 1.
+The translator is the run's best, without dropout; mini-batches are those of the run's first epoch,
+or of another text's if the run were trained on it. As text there is one line per line of the text,
+with one value per target piece, end of sentence included. A line that preparation leaves out has
+the single value 1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cbmi.data.corpus import Corpus, new_array
-from cbmi.data.prepare import open_corpus, open_training_corpora
+from cbmi.data.prepare import encode, open_corpus, open_training_corpora
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.inference.model import TrainedModel
@@ -44,15 +45,33 @@ from cbmi.training.stage_inputs import (
 )
 
 
-def training_weights(
-    model: TrainedModel, name: str, settings: Mapping[str, Any]
+class WeightedText(NamedTuple):
+    """The text whose tokens are weighted."""
+
+    corpus: Corpus
+    trained_on: list[Corpus]  # what pieces are counted in
+
+
+def text_weights(
+    model: TrainedModel, name: str, settings: Mapping[str, Any], files: tuple[str, ...] | None
 ) -> Iterator[np.ndarray]:
-    """One array of weights per line of the training text."""
+    """One array of weights per line of the files, or else of the training text."""
     choice = {**objective_choice(model, name, settings), **settings}
-    corpus = open_corpus(model.run.path, "train")
     with tempfile.TemporaryDirectory() as folder:
-        weights = compute_weights(model, choice, Path(folder) / "weights")
-        yield from weights_by_line(weights, corpus)
+        text = open_text(model, files, Path(folder))
+        weights = compute_weights(model, choice, text, Path(folder))
+        yield from weights_by_line(weights, text.corpus)
+
+
+def open_text(model: TrainedModel, files: tuple[str, ...] | None, folder: Path) -> WeightedText:
+    """The run's training text, or these files, encoded into `folder`."""
+    if files is None:
+        return WeightedText(open_corpus(model.path, "train"), open_training_corpora(model.path))
+    place = folder / "text"
+    vocabularies = (model.source, model.target)
+    encode([files], model.languages, vocabularies, place, model.config.data.max_length)
+    corpus = Corpus(place)
+    return WeightedText(corpus, [corpus])
 
 
 def objective_choice(model: TrainedModel, name: str, settings: Iterable[str]) -> dict[str, Any]:
@@ -65,21 +84,27 @@ def objective_choice(model: TrainedModel, name: str, settings: Iterable[str]) ->
     return model.config.objective(name)
 
 
-def write_weights(model: TrainedModel, choice: dict[str, Any], output: TextIO, spool: Path) -> None:
-    """Weight the whole training corpus of a run, as text. Weights wait in the file `spool`."""
-    weights = compute_weights(model, choice, spool)
-    corpus = open_corpus(model.run.path, "train")
-    for values in weights_by_line(weights, corpus):
+def write_weights(
+    model: TrainedModel,
+    choice: dict[str, Any],
+    files: tuple[str, ...] | None,
+    output: TextIO,
+    folder: Path,
+) -> None:
+    """The weights of the files, or else of the training text, as text. They wait in `folder`."""
+    text = open_text(model, files, folder)
+    weights = compute_weights(model, choice, text, folder)
+    for values in weights_by_line(weights, text.corpus):
         output.write(" ".join(f"{value:.6g}" for value in values) + "\n")
     mean = weights.mean(dtype=float)
-    say(
-        f"Weighted {counted(len(weights), 'target token')} of {counted(len(corpus), 'pair')}; mean "
-        f"weight {mean:.3f}"
-    )
+    pairs = counted(len(text.corpus), "pair")
+    say(f"Weighted {counted(len(weights), 'target token')} of {pairs}; mean weight {mean:.3f}")
 
 
-def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) -> np.ndarray:
-    """(target tokens of the training corpus,), by memory map of the file `spool`."""
+def compute_weights(
+    model: TrainedModel, choice: dict[str, Any], text: WeightedText, folder: Path
+) -> np.ndarray:
+    """(target tokens of the text,), by memory map of a file in `folder`."""
     name = choice["name"]
     objective = build(choice, f"objective '{name}'")
     if type(objective).weights is Objective.weights:
@@ -95,19 +120,18 @@ def compute_weights(model: TrainedModel, choice: dict[str, Any], spool: Path) ->
     if groups is None and "groups" in needs:
         groups = PUBLIC_GROUPS
     check_groups(groups, store.read_state(model.folder).step_tokens, f"objective '{name}'")
+    corpus = text.corpus
     with model.run.lock():
-        corpus = open_corpus(model.run.path, "train")
         sizes = (len(model.source), len(model.target))
-        trained_on = open_training_corpora(model.run.path)
         inputs = StageInputs(
             frozen=model.language_model() if "lm" in needs else None,
             frequency=frequency_of_pieces(
-                objective, [Statistics(one, sizes) for one in trained_on], model.device
+                objective, [Statistics(one, sizes) for one in text.trained_on], model.device
             ),
             boundaries=_boundaries(model) if "words" in needs else None,
         )
         token_values = values_of_tokens(objective, Statistics(corpus, sizes))
-    weights = new_array(spool, np.dtype(np.float32), len(corpus.target.ids), 1.0)
+    weights = new_array(folder / "weights", np.dtype(np.float32), len(corpus.target.ids), 1.0)
     with bar("Weighting", len(weights), "tokens") as progress:
         for parts in mini_batches(model, corpus, groups):
             micro_batches = [
@@ -193,7 +217,7 @@ def _weights_of_batch(
 
 
 def weights_by_line(weights: np.ndarray, corpus: Corpus) -> Iterator[np.ndarray]:
-    """One array per line of the training text."""
+    """One array per line of the text."""
     offsets = corpus.target.offsets
     pair = 0
     for line in range(corpus.text_lines):
