@@ -47,7 +47,10 @@ def write_task(
 
 
 def run_values(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Settings of a tiny two-stage run on the files of `write_task`; changes replace whole keys."""
+    """Settings of a tiny two-stage run on the files of `write_task`; changes replace whole keys.
+
+    As in the paper: no average of the weights, and a schedule that any number of steps has.
+    """
     values = {
         "seed": 1,
         "output": str(folder / "run"),
@@ -70,10 +73,13 @@ def run_values(folder: Path, **changes: Any) -> dict[str, Any]:
                 "steps": 8,
             },
         ],
+        "ema": 0.0,
         "validate": {"every": 4, "beam": 2},
         "log": {"every": 1},
     }
-    return values | changes
+    values |= changes
+    values["optimizer"] = {"schedule": "inverse-sqrt"} | values["optimizer"]
+    return values
 
 
 def every_objective(folder: Path, steps: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +55,15 @@ def test_what_runs_out_of_time_is_stopped_and_queued_again(tmp_path):
     assert (queued.command, queued.output) == (command.command, command.output)
 
 
+@pytest.fixture
+def interruptible():
+    """Shells have what they start in the background ignore SIGINT, and all that comes of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_jobs_of_a_cluster_can_be_waited_for_and_stopped(tmp_path):
     launcher = SlurmLauncher(tmp_path / "slurm", {"timeout_min": 5, "partition": "x"}, "local")
     script = "import time; print('begun', flush=True); time.sleep({})"

@@ -50,6 +50,16 @@ def test_sizes_follow_the_number_of_pairs(tmp_path, pairs, row):
     assert config.validate_.every == pytest.approx(max(50, epoch), rel=0.05)
 
 
+def test_weights_are_averaged_and_the_learning_rate_falls(tmp_path):
+    config = complete_settings(settings(tmp_path, 100))
+    assert (config.ema, config.optimizer.schedule) == (0.999, "linear")
+    # A stage that ends within its warm-up, or that patience may end, would not reach its decay.
+    short = {"stages": [{"name": "train", "steps": 20}], "optimizer": {"warmup": 20}}
+    for changes in (short, {"validate": {"patience": 3}}):
+        config = complete_settings(settings(tmp_path, 100, **changes))
+        assert config.optimizer.schedule == "inverse-sqrt"
+
+
 def test_no_corpus_is_too_large():
     assert sizes_for(10**10) == TABLE[-1]
 
@@ -58,7 +68,8 @@ GIVEN = {
     "model": {"preset": "tiny", "dropout": 0.25},
     "data": {"vocabulary": {"size": 999}},
     "batch": {"tokens": 1234},
-    "optimizer": {"warmup": 77},
+    "optimizer": {"warmup": 77, "schedule": "cosine"},
+    "ema": 0.5,
     "validate": {"every": 88},
 }
 
@@ -67,10 +78,14 @@ GIVEN = {
 def test_what_is_given_counts(tmp_path, key):
     config = complete_settings(settings(tmp_path, 100, **{key: GIVEN[key]}))
     plain = config.plain()[key]
+    line = choices_for(settings(tmp_path, 100, **{key: GIVEN[key]}))
+    if key == "ema":
+        assert plain == GIVEN[key]
+        assert " ema " not in line
+        return
     for name, value in GIVEN[key].items():
         found = plain[name]
         assert (found["size"] == value["size"]) if name == "vocabulary" else found == value
-    line = choices_for(settings(tmp_path, 100, **{key: GIVEN[key]}))
     assert f" {key}.{next(iter(GIVEN[key]))} " not in line
 
 
@@ -134,10 +149,20 @@ def test_choices_are_said_and_kept(tmp_path):
     kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert kept["model"]["preset"] == "small"
     assert kept["batch"]["tokens"] == 2048
-    # The same file goes on, and so does one whose settings are those that were chosen.
-    result = cbmi("train", path, "stages.0.steps=3")
+    # The same file goes on with what was chosen, though it would now be chosen otherwise.
+    warmup = kept["optimizer"]["warmup"]
+    result = cbmi("train", path, "stages.0.steps=8")
     assert result.returncode == 0, result.stderr.decode()
     assert b"Chosen" not in result.stderr
+    assert b"From step 3 on: stages.train.steps: 2, now 8." in result.stderr
+    longer = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert longer["optimizer"]["warmup"] == warmup
+    # From scratch, it is chosen again.
+    result = cbmi("train", path, "stages.0.steps=8", "--restart")
+    assert result.returncode == 0, result.stderr.decode()
+    assert b"Chosen for 200 pairs" in result.stderr
+    again = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert again["optimizer"]["warmup"] > warmup
     # A run that starts from it has its model.
     other = {**values, "output": str(tmp_path / "other"), "initialize": str(tmp_path / "run")}
     path.write_text(yaml.safe_dump(other))

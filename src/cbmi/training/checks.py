@@ -21,14 +21,14 @@ from cbmi.training.trackers import check_trackers
 PUBLIC_GROUPS = 4096  # tokens of a group in the paper's public code
 
 
-def complete_settings(config: RunSettings) -> RunSettings:
+def complete_settings(config: RunSettings, restart: bool = False) -> RunSettings:
     """The settings, with defaults that depend on other settings filled in.
 
     What fits the corpus is chosen by its size. A language model that an objective needs is frozen
     unless the stage says otherwise. Groups that it compares are the public code's. A run that
-    starts from another has its vocabulary.
+    starts from another has its vocabulary. `restart`: as in `fit_to_corpus`.
     """
-    config = fit_to_corpus(config).config
+    config = fit_to_corpus(config, restart).config
     stages = []
     for stage in config.stages:
         needs = build(stage.objective, f"stages.{stage.name}.objective").needs()

@@ -1,6 +1,7 @@
-"""Defaults that fit the corpus: what a run file leaves out is chosen by the number of pairs.
+"""What a run file leaves out, as measurements say: most of it by the number of pairs.
 
-The table was measured (docs/guide.md says how). What a run file says always counts.
+docs/guide.md says how it was measured. What a run file says always counts. A run that has begun
+keeps what was chosen for it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ BYTES_OF_PIECE = 4
 WARMUP = 4000  # steps at most
 WARMUP_EPOCHS = 4
 VALIDATION = (50, 5000)  # steps: an epoch, within these bounds
+# Whatever the corpus. The defaults of `RunSettings` are those of runs from before these were chosen.
+EMA = 0.999
+SCHEDULE = "linear"
+NO_DECAY = "inverse-sqrt"
 
 
 class Extent(NamedTuple):
@@ -88,11 +93,15 @@ class Fitted(NamedTuple):
     pairs: int
 
 
-def fit_to_corpus(config: RunSettings) -> Fitted:
+def fit_to_corpus(config: RunSettings, restart: bool = False) -> Fitted:
     """The settings, with what is left out filled in.
 
     A run that starts from another has its model. Files that are missing are reported later.
+    `restart`: the run starts from scratch, whatever it has done.
     """
+    run = RunDirectory(config.output)
+    if run.begun and not restart:
+        return Fitted(_as_begun(config, run.known_config()), [], 0)
     choices: list[str] = []
     files = config.data.train_files()
     if not all(Path(file).is_file() for file in files):
@@ -106,20 +115,52 @@ def fit_to_corpus(config: RunSettings) -> Fitted:
         vocabulary = _filled(vocabulary, "data.vocabulary", choices, size=sizes.pieces)
     batch = _filled(config.batch, "batch", choices, tokens=sizes.tokens)
     epoch = epoch_steps(extent, batch.tokens * batch.accumulate)
-    warmup = warmup_for(epoch, config.stages[0].steps)
+    first_stage = config.stages[0].steps
+    optimizer = _filled(
+        config.optimizer, "optimizer", choices, warmup=warmup_for(epoch, first_stage)
+    )
+    # A stage that ends within its warm-up, or that patience may end, does not reach a decay.
+    decays = first_stage > optimizer.warmup and not config.validate_.patience
+    schedule = SCHEDULE if decays else NO_DECAY
     changes = {
         "model": model,
         "data": _with(config.data, vocabulary=vocabulary),
         "batch": batch,
-        "optimizer": _filled(config.optimizer, "optimizer", choices, warmup=warmup),
+        "optimizer": _filled(optimizer, "optimizer", choices, schedule=schedule),
         "validate_": _filled(config.validate_, "validate", choices, every=validation_for(epoch)),
     }
-    return Fitted(_with(config, **changes), choices, extent.pairs)
+    fitted = _filled(_with(config, **changes), "", choices, ema=EMA)
+    return Fitted(fitted, choices, extent.pairs)
 
 
-def choices_for(config: RunSettings) -> str | None:
+def _as_begun(config: RunSettings, begun: RunSettings) -> RunSettings:
+    """The settings, with what is left out as it was chosen when the run began."""
+    none: list[str] = []
+    model = config.model
+    if model.preset == "auto":
+        given = {name: getattr(model, name) for name in model.model_fields_set - {"preset"}}
+        model = ModelSettings.model_validate(begun.model.model_dump() | given)
+    elif model.preset == begun.model.preset:
+        model = _filled(model, "", none, dropout=begun.model.dropout)
+    vocabulary = config.data.vocabulary
+    if vocabulary.files() is None:
+        vocabulary = _filled(vocabulary, "", none, size=begun.data.vocabulary.size)
+    optimizer = begun.optimizer
+    changes = {
+        "model": model,
+        "data": _with(config.data, vocabulary=vocabulary),
+        "batch": _filled(config.batch, "", none, tokens=begun.batch.tokens),
+        "optimizer": _filled(
+            config.optimizer, "", none, warmup=optimizer.warmup, schedule=optimizer.schedule
+        ),
+        "validate_": _filled(config.validate_, "", none, every=begun.validate_.every),
+    }
+    return _filled(_with(config, **changes), "", none, ema=begun.ema)
+
+
+def choices_for(config: RunSettings, restart: bool = False) -> str | None:
     """What is chosen because the run file leaves it out, as a line for people."""
-    fitted = fit_to_corpus(config)
+    fitted = fit_to_corpus(config, restart)
     if not fitted.choices:
         return None
     is_large = fitted.pairs >= LARGEST
@@ -152,7 +193,8 @@ def _filled(settings: T, key: str, choices: list[str], **values: Any) -> T:
     for name, value in values.items():
         if name not in settings.model_fields_set:
             missing[name] = value
-            choices.append(f"{key}.{name} {value:,}")
+            shown = value if isinstance(value, str) else f"{value:,}"
+            choices.append(f"{key}.{name} {shown}" if key else f"{name} {shown}")
     return _with(settings, **missing)
 
 

@@ -68,7 +68,7 @@ class RunDirectory:
         values = read_mapping(self.config_file, "run's settings")
         return check(RunSettings, values, str(self.config_file))
 
-    def _known_config(self) -> RunSettings:
+    def known_config(self) -> RunSettings:
         try:
             return self.config()
         except UserError as error:
@@ -140,7 +140,7 @@ class RunDirectory:
             if changes:
                 raise self._other_settings(changes)
             return []
-        revision = revise(_resolved(self._known_config()), config, progress)
+        revision = revise(_resolved(self.known_config()), config, progress)
         refused = [change for change in revision.refused if not self._is_moved_file(change)]
         if refused:
             raise self._other_settings(refused, progress)
@@ -195,7 +195,7 @@ class RunDirectory:
 
     def changes(self, config: RunSettings) -> list[Change]:
         """How `config` differs from the settings of what was made here so far, where it matters."""
-        changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
+        changes = _changes_that_matter(_resolved(self.known_config()), _resolved(config))
         changes = [change for change in changes if not self._is_moved_file(change)]
         if self.begun:
             return changes
@@ -243,7 +243,7 @@ class RunDirectory:
         """
         if not self.config_file.exists():
             return None
-        changes = _changes_that_matter(_resolved(self._known_config()), _resolved(config))
+        changes = _changes_that_matter(_resolved(self.known_config()), _resolved(config))
         changes = [change for change in changes if change.within("data", "initialize")]
         changes = [change for change in changes if not self._is_moved_file(change)]
         if changes:

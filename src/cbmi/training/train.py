@@ -41,11 +41,11 @@ def train_run(
     every record of the log. `restart`: set aside what was trained before, and start from scratch.
     `strict`: refuse data that look wrong.
     """
-    chosen = choices_for(config)
-    config = complete_settings(config)
+    chosen = choices_for(config, restart)
+    config = complete_settings(config, restart)
     objectives = check_run(config)
     run = RunDirectory(config.output)
-    if chosen and is_first_process() and not run.begun:
+    if chosen and is_first_process():
         say(chosen)
     with join_world(config.device, config.rank_timeout) as world:
         if world.first:
