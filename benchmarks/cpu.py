@@ -29,13 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cbmi.config import (
-    DataSettings,
-    ModelSettings,
-    RunSettings,
-    VocabularySettings,
-    check,
-)
+from cbmi.config import DataSettings, ModelSettings, RunSettings, VocabularySettings
 from cbmi.data.corpus import Corpus
 from cbmi.data.prepare import encode, learn_vocabularies, load_vocabularies
 from cbmi.data.vocabulary import SPECIALS
@@ -44,6 +38,7 @@ from cbmi.experiments.benchmark import machine, sentence_lengths
 from cbmi.model import Packed, Translator, pack, shift_right
 from cbmi.model.layers import Layer
 from cbmi.objectives import build
+from cbmi.schema import check
 from cbmi.training.batching.micro_batch import MicroBatch
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter

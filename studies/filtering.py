@@ -382,7 +382,8 @@ def main() -> None:
     device = options.devices.split(",")[0]
     scored = model_scores(run, corpora["dirty"], out / "scores", device)
     values = signals(pairs, scored, options.seed)
-    np.savez_compressed(out / "signals.npz", **cast(Any, values))  # to look at other ways to combine them
+    # To look at other ways to combine them.
+    np.savez_compressed(out / "signals.npz", **cast(Any, values))
     counts = {name: truth.count(name) for name in KINDS}
     counts["all"] = int(bad.sum())
     qualities = {name: quality(own, truth) for name, own in values.items()}

@@ -15,7 +15,7 @@ import torch
 from hypothesis import settings
 from tasks import cbmi, write_run, write_task
 
-from cbmi.files import locked
+from cbmi.locks import locked
 
 torch.set_num_threads(1)
 settings.register_profile("cbmi", deadline=None, max_examples=60)

@@ -17,9 +17,10 @@ import torch
 import yaml
 
 from cbmi.cli import main
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings
 from cbmi.data.corpus import Corpus
 from cbmi.objectives import TABLE
+from cbmi.schema import check
 from cbmi.training.live_run import LiveRun
 from cbmi.training.run import RunDirectory
 from cbmi.training.world import World

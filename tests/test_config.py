@@ -7,8 +7,9 @@ import yaml
 from tasks import run_values
 
 from cbmi.changes import changes_between
-from cbmi.config import PRESETS, RunSettings, check, read_config
+from cbmi.config import PRESETS, RunSettings, read_config
 from cbmi.errors import UserError
+from cbmi.schema import check
 from cbmi.yaml_text import dump_yaml, parse_yaml
 
 

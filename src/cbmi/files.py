@@ -1,9 +1,8 @@
-"""Files that exist whole or not at all, locks, and JSON."""
+"""Files that exist whole or not at all, and JSON."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import hashlib
 import itertools
@@ -14,7 +13,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,6 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from cbmi.errors import UserError
-from cbmi.urls import Url, url_mark
 
 NAME_SHOWN = 180  # bytes of a name that hidden neighbours begin with; names have 255 at most
 ATTEMPTS = 1000  # before another process's work in the same place counts as an error
@@ -36,55 +34,6 @@ def require_ordinary(path: Path) -> None:
         mode = os.stat(path).st_mode
         if not S_ISREG(mode) and not S_ISDIR(mode):
             raise UserError(f"{path}: this is not an ordinary file.")
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
-    require_ordinary(path)
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def digest(path: str | Path) -> str:
-    """The first half of a file's SHA-256, computed once as long as the file does not change."""
-    stat = os.stat(path)
-    return _digest(Path(path), stat.st_size, stat.st_mtime_ns)
-
-
-@cache
-def _digest(path: Path, size: int, changed: int) -> str:
-    # Size and time of change are not used: they make the cache forget a file that has changed.
-    return sha256(path)[:32]
-
-
-@contextmanager
-def unchanged(paths: Iterable[str | Path]) -> Iterator[Callable[[], None]]:
-    """Refuse files that change while the block reads them.
-
-    It may also ask itself, before it does something that cannot be undone.
-    """
-    before = {path: _mark(path) for path in paths}
-
-    def check() -> None:
-        for path, mark in before.items():
-            if _mark(path) != mark:
-                raise UserError(f"{path} has changed while it was read; run the command again.")
-
-    yield check
-    check()
-
-
-def _mark(path: str | Path) -> tuple[int, ...] | str | None:
-    """What changes whenever a file's content does; None for what is not an ordinary file."""
-    if isinstance(path, Url):
-        return url_mark(path)
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    if not S_ISREG(stat.st_mode):
-        return None
-    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def sync(path: Path) -> None:
@@ -409,70 +358,6 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise _cannot_be_written(folder, error) from error
-
-
-def try_lock(path: Path) -> int | None:
-    """Take the lock that `path` stands for: its descriptor, or None if another process holds it.
-
-    The lock ends when the descriptor is closed, here and in processes that inherit it. A killed
-    process's lock is gone with it.
-    """
-    while True:
-        descriptor = _open_lock(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        if _is_still(descriptor, path):
-            return descriptor
-        os.close(descriptor)
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; refuse it if another process is using it."""
-    descriptor = try_lock(folder / ".lock")
-    if descriptor is None:
-        raise UserError(f"{folder} is in use by another process; wait for it or stop it.")
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Wait until no other process or thread is in a block with the same path."""
-    while True:
-        descriptor = _open_lock(path)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_still(descriptor, path):
-            break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_still(descriptor: int, path: Path) -> bool:
-    """Whether an open lock is still the file of that name; its folder may have been removed."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _open_lock(path: Path) -> int:
-    with disk_errors(path):
-        for _ in range(ATTEMPTS):
-            # The folder may be removed at any moment by a process that made nothing in it.
-            with suppress(FileNotFoundError, FileExistsError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def read_json(path: Path) -> Any:

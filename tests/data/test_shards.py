@@ -20,8 +20,8 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from cbmi.data.shards import find_shards
 from cbmi.data.text import read_corpora, read_pairs
+from cbmi.digests import unchanged
 from cbmi.errors import UserError
-from cbmi.files import unchanged
 from cbmi.urls import Url, named_by_user, url_mark
 
 LANGUAGES = ("en", "de")

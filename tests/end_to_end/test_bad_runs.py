@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tasks import cbmi, environment, refused, run_values, write_run, write_task
 
-from cbmi.files import sha256
+from cbmi.digests import sha256
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,8 @@ from cbmi.experiments.measure import Measured
 from cbmi.experiments.records import JobKind, JobResult, RobustnessRecord, SystemComparison
 from cbmi.experiments.report import render_report
 from cbmi.experiments.settings import read_experiment
-from cbmi.experiments.table import (
-    ScoreCell,
-    results_latex,
-    results_markdown,
-    results_table,
-)
+from cbmi.experiments.table import ScoreCell, results_table
+from cbmi.experiments.table_text import results_latex, results_markdown
 
 RECIPES = ROOT / "recipes" / "experiments"
 

@@ -131,7 +131,8 @@ def test_prepared_data_are_made_again_by_one_command(trained, tmp_path):
 def test_weights_that_are_no_numbers_do_not_translate(trained, tmp_path):
     from safetensors.torch import save_file
 
-    from cbmi.files import sha256, to_json
+    from cbmi.digests import sha256
+    from cbmi.files import to_json
 
     run = shutil.copytree(trained / "run", tmp_path / "run", symlinks=True)
     folder = run / "checkpoints" / "step-8"

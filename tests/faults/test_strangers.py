@@ -167,7 +167,7 @@ def test_sizes_are_bounded_by_the_weights(trained, run, old, new):
     state.unlink()
     state.write_text(json.dumps(values))
     manifest = state.with_name("manifest.json")
-    from cbmi.files import sha256
+    from cbmi.digests import sha256
 
     digests = json.loads(manifest.read_text()) | {"state.json": sha256(state)}
     manifest.unlink()

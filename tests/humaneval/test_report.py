@@ -7,14 +7,9 @@ import re
 import pytest
 from tasks import cbmi, refused
 
-from cbmi.humaneval.report import (
-    PairedDifference,
-    study_latex,
-    study_markdown,
-    study_summary,
-    write_study_report,
-)
+from cbmi.humaneval.report import study_latex, study_markdown, write_study_report
 from cbmi.humaneval.study import CRITERIA, Rating
+from cbmi.humaneval.summary import PairedDifference, study_summary
 
 
 def test_the_report(study, rate_all):

@@ -10,8 +10,9 @@ from servers import ask, server
 from tasks import cbmi, refused
 
 from cbmi.errors import UserError
-from cbmi.humaneval.report import study_latex, study_markdown, study_summary, write_study_report
+from cbmi.humaneval.report import study_latex, study_markdown, write_study_report
 from cbmi.humaneval.study import Span, create_study
+from cbmi.humaneval.summary import study_summary
 
 
 @pytest.fixture

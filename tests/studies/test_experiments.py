@@ -6,11 +6,12 @@ import pytest
 import yaml
 from tasks import ROOT
 
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings
 from cbmi.experiments.settings import read_experiment
 from cbmi.objectives import build
 from cbmi.objectives.registry import LANGUAGE_PAIRS
 from cbmi.overrides import read_mapping, with_overrides
+from cbmi.schema import check
 
 FILES = [
     path
@@ -21,6 +22,13 @@ FILES = [
 
 def test_there_are_some():
     assert "out-of-domain.yaml" in [path.name for path in FILES]
+
+
+def test_all_studies_are_listed():
+    listed = (ROOT / "studies" / "README.md").read_text()
+    studies = {path for path in (ROOT / "studies").iterdir() if path.suffix in (".py", ".yaml")}
+    for path in studies:
+        assert f"`{path.stem}`" in listed or f"`{path.name}`" in listed, path
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -52,7 +52,9 @@ def test_the_table_has_means_over_seeds(ladder):
     assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.41 | 20.00 ± 0.00 | 30.50 ± 0.71 |"
 
 
-@pytest.mark.parametrize("name", ["recipe_ladder", "corpus_sizes", "distillation", "students"])
+@pytest.mark.parametrize(
+    "name", ["recipe_ladder", "corpus_sizes", "distillation", "back_translation", "students"]
+)
 def test_its_plans_are_understood(ladder, name):
     plan = yaml.safe_load((ROOT / "studies" / f"{name}.yaml").read_text())
     own = {"student": ["data.vocabulary={model: shared.model}"]} if name == "students" else {}

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from tasks import cbmi, write_task
 
-from cbmi.config import PRESETS, RunSettings, check
+from cbmi.config import PRESETS, RunSettings
+from cbmi.schema import check
 from cbmi.training.checks import complete_settings
 from cbmi.training.fitting import TABLE, choices_for, fit_to_corpus, sizes_for
 

@@ -13,8 +13,9 @@ import yaml
 from tasks import run_values
 
 from cbmi.changes import Change
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings
 from cbmi.errors import UserError
+from cbmi.schema import check
 from cbmi.training.checkpoint import TrainingState, save_checkpoint
 from cbmi.training.revision import FREE_TO_CHANGE, FROM_NOW_ON
 from cbmi.training.run import RunDirectory

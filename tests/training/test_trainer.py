@@ -25,10 +25,11 @@ from tasks import (
 from torch import Tensor
 
 import cbmi
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.objectives import Objective, TokenScores, Weighting, build
+from cbmi.schema import check
 from cbmi.training import checkpoint as store
 from cbmi.training import stage as stage_module
 from cbmi.training.trainer import Trainer

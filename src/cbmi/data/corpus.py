@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cbmi.digests import sha256
 from cbmi.errors import UserError
-from cbmi.files import disk_errors, read_json, sha256
+from cbmi.files import disk_errors, read_json
 
 DIGEST = 32  # hexadecimal digits of SHA-256 that are kept
 

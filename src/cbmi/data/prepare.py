@@ -33,8 +33,9 @@ from cbmi.data.text import (
     read_pairs,
 )
 from cbmi.data.vocabulary import Vocabulary, learn
+from cbmi.digests import digest, unchanged
 from cbmi.errors import UserError
-from cbmi.files import atomic_folder, digest, to_json, unchanged
+from cbmi.files import atomic_folder, to_json
 from cbmi.progress import bar, counted, say
 
 CHUNK = 20_000  # pairs encoded at a time

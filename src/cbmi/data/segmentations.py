@@ -27,7 +27,8 @@ from cbmi.data.bpe_dropout import MergeTable, SampledWords, sample_words
 from cbmi.data.corpus import Corpus, Side, SideWriter, check_digests, damaged, digests_of
 from cbmi.data.text import read_corpora
 from cbmi.data.vocabulary import EOS, Vocabulary
-from cbmi.files import atomic_folder, read_json, to_json, unchanged
+from cbmi.digests import unchanged
+from cbmi.files import atomic_folder, read_json, to_json
 from cbmi.progress import bar, counted, say
 
 BLOCK = 50_000  # pairs segmented at a time

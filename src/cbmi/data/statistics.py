@@ -17,15 +17,9 @@ from cbmi.data.bmi import token_bmi
 from cbmi.data.corpus import Corpus, TokenValueBlock, map_array, new_array
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.data.weights import read_weights
+from cbmi.digests import sha256
 from cbmi.errors import UserError
-from cbmi.files import (
-    atomic_file,
-    disk_errors,
-    read_json,
-    sha256,
-    to_json,
-    write_atomically,
-)
+from cbmi.files import atomic_file, disk_errors, read_json, to_json, write_atomically
 
 BLOCK = 1 << 22  # tokens counted at a time
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cbmi.config import RunSettings, StageSettings, check
+from cbmi.config import RunSettings, StageSettings
 from cbmi.data.corpus import Corpus
 from cbmi.data.statistics import Statistics
 from cbmi.data.vocabulary import SPECIALS
@@ -34,6 +34,7 @@ from cbmi.model import kernels
 from cbmi.objectives import TABLE, build
 from cbmi.progress import say
 from cbmi.reporting.tables import markdown_table
+from cbmi.schema import check
 from cbmi.training.live_run import LiveRun
 from cbmi.training.networks import new_translator
 from cbmi.training.run import RunDirectory

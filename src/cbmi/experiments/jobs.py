@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from cbmi.changes import changes_between, describe_changes
-from cbmi.config import DataSettings, RunSettings, check
+from cbmi.config import DataSettings, RunSettings
 from cbmi.data.prepare import check_unchanged
+from cbmi.digests import digest
 from cbmi.errors import UserError
 from cbmi.experiments.records import JobKind, JobResult
-from cbmi.files import digest, read_json
+from cbmi.files import read_json
+from cbmi.schema import check
 from cbmi.training.revision import FREE_TO_CHANGE
 from cbmi.training.run import RunDirectory
 

@@ -12,7 +12,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import unspaced
 from cbmi.evaluation.multi_bleu import check_language
@@ -28,6 +28,7 @@ from cbmi.experiments.settings import (
 from cbmi.objectives import Objective, build
 from cbmi.objectives.registry import LANGUAGE_PAIRS, find
 from cbmi.overrides import nearest, read_mapping, with_overrides
+from cbmi.schema import check
 from cbmi.training.checks import check_files, check_stages, check_texts, complete_settings
 
 

@@ -47,14 +47,10 @@ from cbmi.experiments.report_jobs import (
 )
 from cbmi.experiments.results import write_results
 from cbmi.experiments.settings import ExperimentSettings
-from cbmi.experiments.table import (
-    ResultsTable,
-    label_of,
-    results_latex,
-    results_markdown,
-    results_tables,
-)
-from cbmi.files import locked, write_together
+from cbmi.experiments.table import ResultsTable, results_tables
+from cbmi.experiments.table_text import label_of, results_latex, results_markdown
+from cbmi.files import write_together
+from cbmi.locks import locked
 from cbmi.reporting.drawing import Picture, data_address
 from cbmi.reporting.pages import render_page
 from cbmi.reporting.tables import csv_of_records, escape_markdown, signed

@@ -23,8 +23,9 @@ from cbmi.experiments.records import (
     SystemComparison,
     ValidationPoint,
 )
-from cbmi.files import disk_errors, locked, read_json, to_json, write_atomically
+from cbmi.files import disk_errors, read_json, to_json, write_atomically
 from cbmi.inspection.prior_accuracy import PriorAccuracy
+from cbmi.locks import locked
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
 from cbmi.training.records import read_log
 from cbmi.training.world import choose_device, device_name

@@ -24,7 +24,8 @@ from cbmi.experiments.launchers import Launched, Launcher, LocalLauncher
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import JobKind, JobResult
 from cbmi.experiments.results import add_attempt, collect, write_results
-from cbmi.files import try_lock, write_atomically
+from cbmi.files import write_atomically
+from cbmi.locks import try_lock
 from cbmi.progress import Bar, bar, clock, counted, say
 from cbmi.signals import stop_signals
 from cbmi.training.world import choose_device

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from cbmi.config import Flag, Name, NonNegativeInt, PositiveInt, Settings, check
 from cbmi.errors import UserError
 from cbmi.overrides import nearest, read_mapping, with_overrides
+from cbmi.schema import Flag, Name, NonNegativeInt, PositiveInt, Settings, check
 
 MetricName = Literal["bleu", "chrf", "ter", "multi-bleu"]
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "multi-bleu": "multi-BLEU"}

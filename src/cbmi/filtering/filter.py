@@ -19,8 +19,9 @@ import torch
 
 from cbmi.data.formats.entry import Languages
 from cbmi.data.shards import find_shards
+from cbmi.digests import unchanged
 from cbmi.errors import UserError
-from cbmi.files import alone_in, atomic_files, check_outputs, unchanged, write_together
+from cbmi.files import atomic_files, check_outputs, write_together
 from cbmi.filtering.cluster import RayCluster
 from cbmi.filtering.page import filter_page
 from cbmi.filtering.rules import (
@@ -35,6 +36,7 @@ from cbmi.filtering.scores import CorpusScores, read_windows
 from cbmi.inference.base import Model
 from cbmi.inference.loading import load_model
 from cbmi.inference.model import TrainedModel
+from cbmi.locks import alone_in
 from cbmi.progress import bar, counted, say
 from cbmi.reporting.drawing import check_plotting
 from cbmi.training.world import World, join_world

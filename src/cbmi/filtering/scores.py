@@ -16,8 +16,9 @@ import numpy as np
 
 from cbmi.data.formats.entry import Languages
 from cbmi.data.text import Pair, check_pairs, no_pairs, read_corpora, report_counts
+from cbmi.digests import sha256
 from cbmi.errors import UserError
-from cbmi.files import atomic_file, read_json, sha256, temporary_folder, to_json, write_atomically
+from cbmi.files import atomic_file, read_json, temporary_folder, to_json, write_atomically
 from cbmi.filtering.chunks import COLUMNS, FEATURE_COLUMNS, chunk_rows
 from cbmi.filtering.cluster import RayCluster, score_on_cluster
 from cbmi.filtering.rules import PairFeatures, PairTable

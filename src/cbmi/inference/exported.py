@@ -13,8 +13,9 @@ from cbmi.data.vocabulary import BOS, EOS, Vocabulary
 from cbmi.decoding import Hypothesis, Sampling
 from cbmi.decoding.queue import Advance
 from cbmi.decoding.translate import ignore_progress
+from cbmi.digests import sha256
 from cbmi.errors import UserError, first_line, import_extra
-from cbmi.files import read_json, sha256
+from cbmi.files import read_json
 from cbmi.inference.base import BEAM, Model, beam_width
 from cbmi.model import Packed
 from cbmi.model.fusion import GoldScores

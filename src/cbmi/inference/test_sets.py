@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cbmi.data.text import read_pairs
+from cbmi.digests import sha256
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import (
     bleu_tokenizer,
@@ -14,7 +15,7 @@ from cbmi.evaluation.metrics import (
     corpus_chrf,
     score_signatures,
 )
-from cbmi.files import read_json, sha256, to_json, write_atomically
+from cbmi.files import read_json, to_json, write_atomically
 from cbmi.inference.model import TrainedModel
 from cbmi.progress import bar, say
 from cbmi.training.run import RunDirectory

@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from cbmi.config import RunSettings, check, read_run_values
+from cbmi.config import RunSettings, read_run_values
 from cbmi.errors import UserError
 from cbmi.inference.test_sets import score_test_sets
 from cbmi.overrides import with_changes
 from cbmi.progress import quiet
+from cbmi.schema import check
 from cbmi.training.log import OnRecord
 from cbmi.training.run import RunDirectory
 from cbmi.training.train import prepare_only, train_run

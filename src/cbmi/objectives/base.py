@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cbmi.config import Settings
 from cbmi.data.words import CLOSES, OPENS, SPACE_ALONE, UNSPACED_FIRST, UNSPACED_LAST
 from cbmi.model.distribution import Distributions
 from cbmi.model.fusion import FusionKind
 from cbmi.objectives.ranks import SINGLE_RANK, Ranks
+from cbmi.schema import Settings
 
 CBMI_PAPER = (
     "Zhang et al., 2022: Conditional bilingual mutual information based adaptive training "

@@ -29,10 +29,10 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from cbmi.config import Flag, NonNegativeFloat
 from cbmi.objectives.base import CBMI_PAPER, Need, TokenScores, required
 from cbmi.objectives.ranks import SINGLE_RANK, Ranks
 from cbmi.objectives.weighting import Weighting
+from cbmi.schema import Flag, NonNegativeFloat
 
 Std = Literal["population", "official"]
 Compare = Literal["batch", "lengths", "groups"]

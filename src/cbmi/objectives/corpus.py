@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import NonNegativeFloat
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
+from cbmi.schema import NonNegativeFloat
 
 
 class Bmi(Weighting):

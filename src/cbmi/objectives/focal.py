@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import Flag, NonNegativeFloat
 from cbmi.objectives.base import TokenScores
 from cbmi.objectives.weighting import Weighting
+from cbmi.schema import Flag, NonNegativeFloat
 
 
 class _Focal(Weighting):

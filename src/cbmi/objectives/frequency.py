@@ -14,10 +14,10 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from cbmi.config import Fraction, NonNegativeFloat
 from cbmi.data.vocabulary import SPECIALS
 from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
+from cbmi.schema import Fraction, NonNegativeFloat
 
 
 class _Frequency(Weighting):

@@ -17,9 +17,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cbmi.config import Flag, Interval, NonNegativeFloat, PositiveFloat
 from cbmi.model.distribution import Distributions
 from cbmi.objectives.base import CBMI_PAPER, Need, Objective, required
+from cbmi.schema import Flag, Interval, NonNegativeFloat, PositiveFloat
 
 LM_FLOOR = math.log(1e-9)  # of log p_lm in q_cbmi
 Prior = Literal["lm", "tm", "cbmi"]

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from cbmi.config import check
 from cbmi.errors import UserError
 from cbmi.objectives.base import NEEDS, Objective
 from cbmi.objectives.cbmi import Cbmi
@@ -29,6 +28,7 @@ from cbmi.objectives.priors import (
 from cbmi.objectives.self_paced import SelfPaced
 from cbmi.objectives.weighting import Weighting
 from cbmi.overrides import nearest
+from cbmi.schema import check
 
 # Settings that the training loop reads for a need.
 SETTINGS_OF_NEEDS = {"samples": ("samples",), "weights": ("file", "per")}

@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cbmi.config import NonNegativeFloat
 from cbmi.objectives.base import Need, TokenScores, required
 from cbmi.objectives.weighting import Weighting
+from cbmi.schema import NonNegativeFloat
 
 
 class SelfPaced(Weighting):

@@ -8,8 +8,8 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from cbmi.config import Bounds, Flag, PositiveFloat
 from cbmi.objectives.base import Objective, TokenScores
+from cbmi.schema import Bounds, Flag, PositiveFloat
 
 
 def _whole_batch(value: Any) -> Any:

@@ -27,10 +27,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cbmi.config import sentence_of
 from cbmi.errors import UserError
 from cbmi.progress import say
 from cbmi.reporting.pages import render_page
+from cbmi.schema import sentence_of
 
 LARGEST_BODY = 256 * 1024  # bytes
 PATIENCE = 30  # seconds that the body of a request may take

@@ -19,8 +19,8 @@ from cbmi.changes import changes_between
 from cbmi.config import RunSettings
 from cbmi.data.corpus import read_meta
 from cbmi.data.prepare import vocabulary_files
+from cbmi.digests import digest
 from cbmi.errors import UserError
-from cbmi.files import digest
 from cbmi.training.run import RunDirectory
 from cbmi.training.world import World
 from cbmi.version import __version__

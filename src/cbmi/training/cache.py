@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 from cbmi.data.corpus import Corpus, map_array, new_array
+from cbmi.digests import sha256
 from cbmi.errors import UserError
-from cbmi.files import disk_errors, sha256, to_json, write_atomically
+from cbmi.files import disk_errors, to_json, write_atomically
 from cbmi.model import LanguageModel
 from cbmi.model.distribution import States, keep_states
 from cbmi.progress import bar, say

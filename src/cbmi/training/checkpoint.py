@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from cbmi.digests import sha256
 from cbmi.errors import UserError
 from cbmi.files import (
     atomic_folder,
@@ -34,7 +35,6 @@ from cbmi.files import (
     remove_folder,
     remove_litter_in,
     require_ordinary,
-    sha256,
     to_json,
     unused_name,
 )

@@ -15,12 +15,13 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from cbmi.config import PRESETS, ModelSettings, RunSettings, Settings
+from cbmi.config import PRESETS, ModelSettings, RunSettings
 from cbmi.data.formats.entry import Languages
 from cbmi.data.lines import count_some
 from cbmi.data.text import is_plain, read_pairs
 from cbmi.errors import UserError
 from cbmi.progress import counted
+from cbmi.schema import Settings
 from cbmi.training.run import RunDirectory
 
 T = TypeVar("T", bound=Settings)
@@ -48,7 +49,7 @@ BYTES_OF_PIECE = 4
 WARMUP = 4000  # steps at most
 WARMUP_EPOCHS = 4
 VALIDATION = (50, 5000)  # steps: an epoch, within these bounds
-# Whatever the corpus. The defaults of `RunSettings` are those of runs from before these were chosen.
+# Whatever the corpus. `RunSettings` has the defaults of runs from before these were chosen.
 EMA = 0.999
 SCHEDULE = "linear"
 NO_DECAY = "inverse-sqrt"

@@ -12,21 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cbmi.changes import Change, changes_between, describe_changes
-from cbmi.config import RunSettings, check
+from cbmi.config import RunSettings
 from cbmi.data.prepare import load_vocabularies
 from cbmi.data.vocabulary import Vocabulary
 from cbmi.errors import UserError
-from cbmi.files import (
-    alone_in,
-    atomic_folder,
-    disk_errors,
-    require_ordinary,
-    unused_name,
-    write_atomically,
-)
+from cbmi.files import atomic_folder, disk_errors, require_ordinary, unused_name, write_atomically
+from cbmi.locks import alone_in
 from cbmi.objectives import build
 from cbmi.overrides import read_mapping
 from cbmi.progress import say
+from cbmi.schema import check
 from cbmi.training.checkpoint import states_of
 from cbmi.training.revision import FREE_TO_CHANGE, Progress, revise
 from cbmi.yaml_text import dump_yaml

@@ -17,7 +17,8 @@ from typing import Any
 
 from cbmi.config import RunSettings
 from cbmi.errors import UserError, first_line, import_extra
-from cbmi.files import alone_in, read_json, to_json, write_atomically
+from cbmi.files import read_json, to_json, write_atomically
+from cbmi.locks import alone_in
 from cbmi.progress import say
 from cbmi.training.records import read_log
 from cbmi.training.run import RunDirectory
