@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The oldest transformers that cbmi.huggingface is for, beside the newest in $(VENV).
 TRANSFORMERS4 := $(VENV)/transformers4
 
-.PHONY: setup demo test test-fast test-faults test-browser lint format bench clean
+.PHONY: setup demo test coverage test-fast test-faults test-browser lint format bench clean
 
 setup: $(VENV)/.done
 
@@ -24,10 +24,14 @@ $(VENV)/.done: requirements.lock requirements-transformers4.lock pyproject.toml
 demo: setup
 	$(BIN)/cbmi demo
 
-# All tests, with the share of lines that they run.
+# All tests.
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal --cov=cbmi --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 --dist worksteal
 	PYTHONPATH=$(TRANSFORMERS4) $(BIN)/pytest -n 2 --dist worksteal tests/huggingface
+
+# All tests, with the share of lines that they run.
+coverage: setup
+	$(BIN)/pytest -n 2 --dist worksteal --cov=cbmi --cov-report=term:skip-covered
 
 # The unit tests: under 90 seconds.
 test-fast: setup

@@ -88,7 +88,8 @@ def test_distillation(corpus):
 
 @pytest.mark.slow
 def test_better_translations(corpus):
+    (corpus / "run.yaml").write_text(blocks(GUIDE, "yaml")[0])  # that of the first section
     run_block("Get better translations")
     config = read_config(corpus / "runs" / "stronger" / "config.yaml")
     assert config.r_drop == 5.0
-    assert [stage.name for stage in config.stages] == ["train"]
+    assert [stage.name for stage in config.stages] == ["pretrain", "adapt"]

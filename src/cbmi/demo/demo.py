@@ -30,8 +30,8 @@ from cbmi.training.records import read_log
 from cbmi.training.run import RunDirectory
 from cbmi.yaml_text import dump_yaml
 
-PRETRAIN_STEPS = 450
-ADAPT_STEPS = 200
+PRETRAIN_STEPS = 350
+ADAPT_STEPS = 130
 PRETRAIN = "pretrain"  # the run that both systems start from
 SYSTEMS = {"CE": "ce", "CBMI": "cbmi"}  # by the name in the table: the run
 LANGUAGE_MODEL = {PRETRAIN: "train", "ce": "off", "cbmi": "frozen"}  # by run
