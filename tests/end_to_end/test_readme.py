@@ -13,6 +13,7 @@ from pages import blocks
 from tasks import ROOT, cbmi, two_ranks
 
 from cbmi.config import read_config
+from cbmi.training.checks import check_stages, complete_settings
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,17 @@ def test_make_targets_of_the_readme_exist():
 def test_recipes_are_sound(recipe):
     config = read_config(ROOT / "recipes" / recipe)
     assert [stage.name for stage in config.stages] == ["pretrain", "adapt"]
+    check_stages(complete_settings(config))
+
+
+def test_run_files_have_time_for_the_default_schedule(tmp_path):
+    """A stage that ends within its warm-up would have another one."""
+    (readme,) = blocks(README, "yaml")
+    guide = blocks((ROOT / "docs" / "guide.md").read_text(encoding="utf-8"), "yaml")[0]
+    for text in (readme, guide, (ROOT / "recipes" / "demo.yaml").read_text()):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        check_stages(complete_settings(read_config(path, ["optimizer.schedule=linear"])))
 
 
 def test_the_wmt_recipes_have_the_papers_settings():
@@ -102,6 +114,7 @@ def test_the_wmt_recipes_have_the_papers_settings():
                 4096,
             )
             assert config.optimizer.betas == (0.9, 0.98)
+            assert (config.optimizer.schedule, config.ema, config.r_drop) == ("inverse-sqrt", 0, 0)
             assert (config.data.vocabulary.size, config.data.vocabulary.shared) == (32000, shared)
             assert [stage.steps for stage in config.stages] == [100_000, 200_000]
             assert config.stages[1].objective == {

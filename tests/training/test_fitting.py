@@ -55,10 +55,13 @@ def test_weights_are_averaged_and_the_learning_rate_falls(tmp_path):
     config = complete_settings(settings(tmp_path, 100))
     assert (config.ema, config.optimizer.schedule) == (0.999, "linear")
     # A stage that ends within its warm-up, or that patience may end, would not reach its decay.
-    short = {"stages": [{"name": "train", "steps": 20}], "optimizer": {"warmup": 20}}
+    stages = [{"name": "train", "steps": 21}, {"name": "adapt", "steps": 20}]
+    short = {"stages": stages, "optimizer": {"warmup": 20}}
     for changes in (short, {"validate": {"patience": 3}}):
         config = complete_settings(settings(tmp_path, 100, **changes))
         assert config.optimizer.schedule == "inverse-sqrt"
+    stages[1]["restart_optimizer"] = False  # then it has no warm-up
+    assert complete_settings(settings(tmp_path, 100, **short)).optimizer.schedule == "linear"
 
 
 def test_no_corpus_is_too_large():
@@ -152,14 +155,14 @@ def test_choices_are_said_and_kept(tmp_path):
     assert kept["batch"]["tokens"] == 2048
     # The same file goes on with what was chosen, though it would now be chosen otherwise.
     warmup = kept["optimizer"]["warmup"]
-    result = cbmi("train", path, "stages.0.steps=8")
+    result = cbmi("train", path, "stages.0.steps=4")
     assert result.returncode == 0, result.stderr.decode()
     assert b"Chosen" not in result.stderr
-    assert b"From step 3 on: stages.train.steps: 2, now 8." in result.stderr
+    assert b"From step 3 on: stages.train.steps: 2, now 4." in result.stderr
     longer = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert longer["optimizer"]["warmup"] == warmup
     # From scratch, it is chosen again.
-    result = cbmi("train", path, "stages.0.steps=8", "--restart")
+    result = cbmi("train", path, "stages.0.steps=4", "--restart")
     assert result.returncode == 0, result.stderr.decode()
     assert b"Chosen for 200 pairs" in result.stderr
     again = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())

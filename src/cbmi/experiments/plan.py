@@ -30,6 +30,7 @@ from cbmi.objectives.registry import LANGUAGE_PAIRS, find
 from cbmi.overrides import nearest, read_mapping, with_overrides
 from cbmi.schema import check
 from cbmi.training.checks import check_files, check_stages, check_texts, complete_settings
+from cbmi.training.fitting import fit_to_corpus
 
 
 class Plan:
@@ -196,7 +197,12 @@ def _run_values(task: TaskSettings) -> dict[str, Any]:
     """What a task's run file says, with the task's settings."""
     values = read_mapping(task.run, "run file")
     values["output"] = "-"  # every job has its own
-    return with_overrides(values, task.settings)
+    values = with_overrides(values, task.settings)
+    # What is chosen by all stages; jobs that have but some of them would choose otherwise.
+    whole = fit_to_corpus(check(RunSettings, values, task.run)).config
+    optimizer = values.get("optimizer") or {}
+    values["optimizer"] = {**optimizer, "schedule": whole.optimizer.schedule}
+    return values
 
 
 def _with_seed(values: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -120,9 +120,7 @@ def fit_to_corpus(config: RunSettings, restart: bool = False) -> Fitted:
     optimizer = _filled(
         config.optimizer, "optimizer", choices, warmup=warmup_for(epoch, first_stage)
     )
-    # A stage that ends within its warm-up, or that patience may end, does not reach a decay.
-    decays = first_stage > optimizer.warmup and not config.validate_.patience
-    schedule = SCHEDULE if decays else NO_DECAY
+    schedule = SCHEDULE if _can_decay(config, optimizer.warmup) else NO_DECAY
     changes = {
         "model": model,
         "data": _with(config.data, vocabulary=vocabulary),
@@ -132,6 +130,17 @@ def fit_to_corpus(config: RunSettings, restart: bool = False) -> Fitted:
     }
     fitted = _filled(_with(config, **changes), "", choices, ema=EMA)
     return Fitted(fitted, choices, extent.pairs)
+
+
+def _can_decay(config: RunSettings, warmup: int) -> bool:
+    """Whether no stage ends within its warm-up, or because patience has run out."""
+    if config.validate_.patience:
+        return False
+    for number, stage in enumerate(config.stages):
+        warms_up = number == 0 or stage.restart_optimizer
+        if warms_up and stage.steps <= warmup:
+            return False
+    return True
 
 
 def _as_begun(config: RunSettings, begun: RunSettings) -> RunSettings:
