@@ -14,6 +14,7 @@ import argparse
 import csv
 import time
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +81,14 @@ def _log_p(language_model: Any, target: Any) -> torch.Tensor:
     return scores
 
 
+def little_padding() -> dict[str, Any]:
+    """Batches of sentences of similar length, as the version of transformers calls it."""
+    names = {field.name for field in fields(Seq2SeqTrainingArguments)}
+    if "train_sampling_strategy" in names:
+        return {"train_sampling_strategy": "group_by_length"}
+    return {"group_by_length": True}
+
+
 def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> MarianMTModel:
     set_seed(1)
     size = len(model.target)
@@ -93,7 +102,7 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
             output_dir=str(options.out / objective),
             max_steps=options.steps,
             per_device_train_batch_size=options.sentences,
-            train_sampling_strategy="group_by_length",  # little padding; transformers 5
+            **little_padding(),
             learning_rate=1e-3,
             warmup_steps=options.steps // 8,
             lr_scheduler_type="linear",

@@ -30,7 +30,7 @@ from cbmi.training.run import RunDirectory
 
 HUMAN = "ht"
 MACHINE = "mt"
-ALL = "all"
+ALL = "(all)"
 # Rules that drop pairs are not asked here: both kinds are translations.
 SIGNALS = ("CBMI", "likelihood", "length ratio", "random")
 
@@ -107,4 +107,5 @@ if __name__ == "__main__":
     try:
         main()
     except UserError as error:
-        sys.exit(f"natural_noise: {error}")
+        print(f"natural_noise: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -257,7 +257,8 @@ class OptimizerSettings(Settings):
 
     @model_validator(mode="after")
     def _decays_at_all(self) -> OptimizerSettings:
-        if self.decay is not None and self.schedule == "inverse-sqrt":
+        given = "schedule" in self.model_fields_set
+        if self.decay is not None and given and self.schedule == "inverse-sqrt":
             raise ValueError(
                 "decay has no meaning with schedule: inverse-sqrt, which never ends; choose "
                 "linear, cosine or wsd"

@@ -9,9 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cbmi.errors import UserError
-from cbmi.files import disk_errors
-
-ATTEMPTS = 1000  # before another process's work in the same place counts as an error
+from cbmi.files import ATTEMPTS, disk_errors
 
 
 def try_lock(path: Path) -> int | None:

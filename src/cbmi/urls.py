@@ -19,6 +19,9 @@ from cbmi.errors import UserError, first_line, import_extra
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)  # pathlib makes one slash of two
 LOCAL = ("file", "local")
 WEB = ("http", "https")
+SILENCE = 300  # seconds after which a web server that sends nothing has gone
+# What web servers say of a file's content. Its address may be signed, and other each time.
+OF_THE_CONTENT = ("size", "ETag", "Last-Modified", "Content-MD5", "Digest")
 
 
 class Url(str):
@@ -35,13 +38,14 @@ def named_by_user(name: str) -> str:
     """What the user named: a `Url`, or a path; what file:// names is a path here."""
     if "://" not in name or scheme_of(name) is None:
         return name
-    if scheme_of(name) in LOCAL:
-        return name.partition("://")[2]
-    return Url(name)
+    scheme, separator, rest = name.partition("://")
+    if scheme.lower() in LOCAL:
+        return rest
+    return Url(f"{scheme.lower()}{separator}{rest}")
 
 
 def name_of(path: str) -> str:
-    """What a file's suffix is the end of: a web address without its query."""
+    """A file's name: a web address without its query, which may hold a secret."""
     if scheme_of(path) in WEB:
         return re.split("[?#]", path, maxsplit=1)[0]
     return path
@@ -90,7 +94,7 @@ def open_url(url: Url, can_seek: bool = False) -> RemoteFile:
     with _errors(url):
         file_system, path = _file_system(url)
         if file_system.info(path)["type"] == "directory":
-            raise UserError(f"{url}: this is a folder, not a file.")
+            raise UserError(f"{name_of(url)}: this is a folder, not a file.")
         if scheme_of(url) in WEB and not can_seek:
             return RemoteFile(file_system.open(path, "rb", block_size=0))
         return RemoteFile(file_system.open(path, "rb"))
@@ -103,7 +107,8 @@ def url_mark(url: Url) -> str:
         file_system.invalidate_cache()
         if scheme_of(url) in WEB:  # fsspec itself takes web pages for unchanging
             info = file_system.info(path)
-            return hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()
+            content = [info.get(key) for key in OF_THE_CONTENT]
+            return hashlib.sha256(repr(content).encode()).hexdigest()
         return str(file_system.ukey(path))
 
 
@@ -114,8 +119,9 @@ def urls_like(pattern: Url) -> list[Url]:
         if not pattern.endswith(path):
             raise UserError(f"{pattern}: wildcards in such a URL are not supported.")
         before = pattern.removesuffix(path)
+        only_stars = re.sub(r"[?\[]", r"[\g<0>]", path)  # a question mark begins a query
         found = []
-        for name, info in file_system.glob(path, detail=True).items():
+        for name, info in file_system.glob(only_stars, detail=True).items():
             is_hidden = PurePosixPath(name).name.startswith(".")
             if info["type"] != "directory" and not is_hidden:
                 found.append(Url(f"{before}{name}"))
@@ -123,9 +129,15 @@ def urls_like(pattern: Url) -> list[Url]:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    core = import_extra("fsspec.core", url, "ray")
-    scheme, separator, rest = url.partition("://")
-    file_system, path = core.url_to_fs(f"{scheme.lower()}{separator}{rest}")
+    core = import_extra("fsspec.core", name_of(url), "urls")
+    options: dict[str, Any] = {}
+    if scheme_of(url) in WEB:
+        aiohttp = import_extra("aiohttp", name_of(url), "urls")
+        # A file stays open as long as its pairs are worked on, and a packed one comes as it is.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+        options["client_kwargs"] = {"timeout": timeout, "auto_decompress": False}
+        options["headers"] = {"Accept-Encoding": "identity"}
+    file_system, path = core.url_to_fs(url, **options)
     return file_system, path
 
 
@@ -137,6 +149,6 @@ def _errors(url: str) -> Iterator[None]:
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{url}: there is no such file.") from None
+        raise UserError(f"{name_of(url)}: there is no such file.") from None
     except Exception as error:  # each store's library has its own
-        raise UserError(f"{url}: cannot be read: {first_line(error)}.") from None
+        raise UserError(f"{name_of(url)}: cannot be read: {first_line(error)}.") from None

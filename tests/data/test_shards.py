@@ -6,10 +6,7 @@ import gzip
 import json
 import lzma
 import random
-import threading
 from collections import Counter
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
 import pyarrow
@@ -17,7 +14,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from web import serving
 
+from cbmi import urls
 from cbmi.data.shards import find_shards
 from cbmi.data.text import read_corpora, read_pairs
 from cbmi.digests import unchanged
@@ -49,18 +48,8 @@ def server(tmp_path):
     """A web server of this machine: its address, and the folder that it shows."""
     folder = tmp_path / "web"
     folder.mkdir()
-    handler = partial(QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{web.server_port}", folder
-        web.shutdown()
-        thread.join()
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
+    with serving(folder) as address:
+        yield address, folder
 
 
 def test_wildcards_stand_for_files_in_alphabetical_order(tmp_path):
@@ -185,6 +174,44 @@ def test_web_addresses(server):
     assert url_mark(url) == before
     (folder / "many.tsv").write_text(text)
     assert url_mark(url) != before
+
+
+def test_a_web_file_may_stay_open_as_long_as_it_takes(server, monkeypatch):
+    """Pairs are worked on while it is open; only a server that sends nothing has gone."""
+    address, folder = server
+    (folder / "x.tsv").write_text("a\tb\n")
+    file_system, _ = urls._file_system(f"{address}/x.tsv")
+    timeout = file_system.client_kwargs["timeout"]
+    assert (timeout.total, timeout.sock_read) == (None, urls.SILENCE)
+
+
+def test_a_signed_address_is_that_of_the_same_file(server):
+    """With another signature each time; the query, which may be a secret, is not shown."""
+    address, folder = server
+    (folder / "x.tsv.gz").write_bytes(gzip.compress(b"a\tb\n"))
+    url = Url(f"{address}/signed/x.tsv.gz?token=SECRET")
+    assert url_mark(url) == url_mark(url)
+    assert read([url]) == [("a", "b")]
+    (folder / "x.tsv.gz").unlink()
+    with pytest.raises(UserError, match=r"signed/x\.tsv\.gz: there is no such file\.$") as caught:
+        read([url])
+    assert "SECRET" not in str(caught.value)
+
+
+def test_wildcards_of_web_addresses(server):
+    address, folder = server
+    for number in (2, 1):
+        (folder / f"part-{number}.tsv").write_text(f"{number}\tx\n")
+    assert read([f"{address.replace('http', 'HTTP')}/part-*.tsv"]) == [("1", "x"), ("2", "x")]
+
+
+def test_only_stars_are_wildcards_of_urls(memory):
+    for name in ("?-1", "x-2", "[ab]-3", "a-3"):
+        for side, language in enumerate(LANGUAGES):
+            memory.pipe(f"/c/{name}.{language}", lines(side))
+    for pattern, parts in {"?-*": 1, "[ab]-*": 1, "*": 4}.items():
+        found = find_shards([f"memory://c/{pattern}.{language}" for language in LANGUAGES])
+        assert len(found) == parts, pattern
 
 
 def test_only_what_the_user_names_is_opened(server):

@@ -187,6 +187,8 @@ def test_another_text_is_weighted_as_if_it_were_trained_on(started, tmp_path):
     for whole, piece in zip(own, part, strict=True):
         lines = whole.read_text().splitlines()[:200]
         piece.write_text("".join(line + "\n" for line in [*lines, ""]))
+    with pytest.raises(UserError, match="target: give the source as well"):
+        TrainedModel(started / "start").weights("cbmi", target=part[1])
     model = TrainedModel(started / "start")
     found = list(model.weights("cbmi", source=part[0], target=part[1]))
     assert [len(one) for one in found[:200]] == [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tasks import cbmi, refused
+from web import serving
 
 pytest.importorskip("ray")
 pytest.importorskip("psutil")
@@ -61,28 +62,34 @@ def test_the_same_as_one_process(small_run, corpus, tmp_path):
     assert {".kept.xx", ".dropped.scores"} <= parts(one).keys()
 
 
-def shards_of(corpus: list[str], folder: Path) -> list[str]:
-    """The same corpus in three Parquet files, as a URL with a wildcard."""
+def shards_of(corpus: list[str], folder: Path) -> None:
+    """The same corpus in three Parquet files."""
     sides = [Path(path).read_text().splitlines() for path in corpus[1::2]]
     rows = [{"xx": source, "yy": target} for source, target in zip(*sides, strict=True)]
     for number in range(3):
         part = rows[40 * number : 40 * (number + 1)]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), folder / f"{number}.parquet")
-    return ["--source", f"file://{folder}/*.parquet"]
 
 
 def test_shards_behind_a_url(small_run, corpus, tmp_path):
     """Chunks and shards have other boundaries; an empty side is not an entry of a table."""
     run = small_run / "run"
-    shards = shards_of(corpus, tmp_path)
+    web = tmp_path / "web"
+    web.mkdir()
+    shards_of(corpus, web)
     one = tmp_path / "one"
-    assert cbmi("filter", run, *shards, "--keep=0.6", "-o", one).returncode == 0
     other = tmp_path / "other"
-    ray = ["--engine=ray", "--workers=2"]
-    result = cbmi("filter", run, *shards, "--keep=0.6", "-o", other, *ray)
-    assert result.returncode == 0, result.stderr.decode()
-    assert parts(other) == parts(one)
-    kept_and_dropped = parts(one)[".kept.xx"] + parts(one)[".dropped.xx"]
+    with serving(web) as address:
+        shards = ["--source", f"{address}/*.parquet", "--keep=0.6"]
+        assert cbmi("filter", run, *shards, "-o", one).returncode == 0
+        result = cbmi("filter", run, *shards, "-o", other, "--engine=ray", "--workers=2")
+        assert result.returncode == 0, result.stderr.decode()
+        assert parts(other) == parts(one)
+        # A second call finds the scores of the first.
+        result = cbmi("filter", run, *shards, "--max-ratio=9", "-o", one)
+        assert result.returncode == 0, result.stderr.decode()
+        assert b"Scoring" not in result.stderr
+    kept_and_dropped = parts(other)[".kept.xx"] + parts(one)[".dropped.xx"]
     assert kept_and_dropped.count(b"\n") == 5 * WINDOW + 7 - 1
 
 

@@ -300,7 +300,7 @@ def test_a_model_that_gives_no_numbers_is_refused(small_run, tmp_path, monkeypat
 
     monkeypatch.setattr(scoring.PairScorer, "sentence_scores", broken)
     message = refused(*arguments(small_run, files, tmp_path / "x"), "--keep", "0.5")
-    assert "the score of pair 8 is NaN" in message
+    assert f"the score of pair 8 of {files[0]} and {files[1]} is NaN" in message
     assert message.endswith("is NaN or infinite; the checkpoint is damaged.")
     assert not list(tmp_path.glob("x.kept*"))
 

@@ -12,6 +12,7 @@ from cbmi.objectives import build
 from cbmi.objectives.registry import LANGUAGE_PAIRS
 from cbmi.overrides import read_mapping, with_overrides
 from cbmi.schema import check
+from cbmi.training.checks import check_stages, complete_settings
 
 FILES = [
     path
@@ -40,5 +41,10 @@ def test_an_experiment_is_understood(path):
         sets = {*experiment.report.sets, *experiment.report.other_domains}
         assert sets <= set(config.data.test)
         assert task.preset is None or task.preset in LANGUAGE_PAIRS
-    for name, system in experiment.expanded().items():
-        build(system.objective, name)
+        for label, system in experiment.expanded().items():
+            build(system.objective, label)
+            last = config.stages[-1].model_copy(
+                update={"objective": system.objective, "language_model": system.language_model}
+            )
+            stages = (*config.stages[:-1], last)
+            check_stages(complete_settings(config.model_copy(update={"stages": stages})))

@@ -39,14 +39,14 @@ def test_scores_are_compared_within_collections(tmp_path):
     result = ask(tmp_path / "run", kinds_file, tmp_path / "out")
     assert result.returncode == 0, result.stderr
     found = json.loads((tmp_path / "out" / "natural_noise.json").read_text())
-    assert list(found) == ["all", "a", "b"]
-    assert (found["all"]["ht"], found["all"]["mt"]) == (20, 20)
-    assert found["all"]["length ratio"] > 0.8
-    assert 0.2 < found["all"]["random"] < 0.8
-    assert f"| all | 20 | 20 | {found['all']['CBMI']:.3f} |" in result.stdout
+    assert list(found) == ["(all)", "a", "b"]
+    assert (found["(all)"]["ht"], found["(all)"]["mt"]) == (20, 20)
+    assert found["(all)"]["length ratio"] > 0.8
+    assert 0.2 < found["(all)"]["random"] < 0.8
+    assert f"| (all) | 20 | 20 | {found['(all)']['CBMI']:.3f} |" in result.stdout
     kinds_file.write_text("".join(line + "\n" for line in kinds[:-1]))
     refused = ask(tmp_path / "run", kinds_file, tmp_path / "out")
-    assert refused.returncode != 0
+    assert refused.returncode == 2
     assert "it has 39 lines, but the training text" in refused.stderr
     kinds_file.write_text("ht\tpage\nhuman\tpage\n")
     assert "kinds.txt:2: should be ht or mt" in ask(tmp_path / "run", kinds_file, "x").stderr

@@ -10,6 +10,8 @@ import pytest
 import yaml
 from tasks import ROOT, environment, run_values, write_run, write_task
 
+from cbmi.training.checks import check_stages, complete_settings
+
 
 @pytest.fixture(scope="module")
 def ladder():
@@ -55,12 +57,17 @@ def test_the_table_has_means_over_seeds(ladder):
 @pytest.mark.parametrize(
     "name", ["recipe_ladder", "corpus_sizes", "distillation", "back_translation", "students"]
 )
-def test_its_plans_are_understood(ladder, name):
+def test_its_plans_are_understood(ladder, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "docs-en-de").mkdir(parents=True)
+    for weights in ("references", "distilled"):
+        (tmp_path / "data" / "docs-en-de" / f"{weights}.weights").touch()
     plan = yaml.safe_load((ROOT / "studies" / f"{name}.yaml").read_text())
     own = {"student": ["data.vocabulary={model: shared.model}"]} if name == "students" else {}
     for job in ladder.jobs_of(plan, ROOT / "studies", own, [1]):
         config = ladder.read_config(job.recipe, job.settings)
         objectives = [stage.objective["name"] for stage in config.stages]
+        check_stages(complete_settings(config))
         assert objectives == (["weights-file"] if job.rung.endswith("-weights") else ["ce"])
 
 

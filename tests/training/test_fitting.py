@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tasks import cbmi, write_task
+from tasks import cbmi, refused, write_task
 
 from cbmi.config import PRESETS, RunSettings
 from cbmi.schema import check
@@ -60,6 +60,9 @@ def test_weights_are_averaged_and_the_learning_rate_falls(tmp_path):
     for changes in (short, {"validate": {"patience": 3}}):
         config = complete_settings(settings(tmp_path, 100, **changes))
         assert config.optimizer.schedule == "inverse-sqrt"
+    # Who says how long the decay takes wants one.
+    decay = {"optimizer": {"warmup": 20, "decay": 0.5}, "stages": stages}
+    assert complete_settings(settings(tmp_path, 100, **decay)).optimizer.schedule == "linear"
     stages[1]["restart_optimizer"] = False  # then it has no warm-up
     assert complete_settings(settings(tmp_path, 100, **short)).optimizer.schedule == "linear"
 
@@ -153,12 +156,15 @@ def test_choices_are_said_and_kept(tmp_path):
     kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert kept["model"]["preset"] == "small"
     assert kept["batch"]["tokens"] == 2048
+    # What fits no model is a sentence, also where its other sizes are not in the run file.
+    assert "model: width 44 should be divisible" in refused("train", path, "model.width=44")
     # The same file goes on with what was chosen, though it would now be chosen otherwise.
     warmup = kept["optimizer"]["warmup"]
     result = cbmi("train", path, "stages.0.steps=4")
     assert result.returncode == 0, result.stderr.decode()
     assert b"Chosen" not in result.stderr
     assert b"From step 3 on: stages.train.steps: 2, now 4." in result.stderr
+    assert b"Kept from when the run began: optimizer.warmup 0" in result.stderr
     longer = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert longer["optimizer"]["warmup"] == warmup
     # From scratch, it is chosen again.

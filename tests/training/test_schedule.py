@@ -79,4 +79,4 @@ def test_rates_rise_to_the_peak_and_fall_without_reaching_zero(schedule, decay, 
 
 def test_decay_needs_a_schedule_that_decays():
     with pytest.raises(ValidationError, match="inverse-sqrt, which never ends"):
-        OptimizerSettings(decay=0.5)
+        OptimizerSettings(schedule="inverse-sqrt", decay=0.5)

@@ -211,17 +211,3 @@ def check_output(path: Path, *inputs: str | None) -> None:
     for name in inputs:
         if name and path.is_file() and Path(name).exists() and path.samefile(name):
             raise UserError(f"{name} would be overwritten by -o {path}: choose another name.")
-
-
-def pair_files(source: str, target: str | None, option: str = "--target") -> tuple[str, ...]:
-    """The files of a parallel corpus: two, or one that holds both sides."""
-    from cbmi.data.formats import has_both_sides
-
-    both_sides = has_both_sides(source)
-    if target is not None:
-        if both_sides:
-            raise UserError(f"{option}: {source} has both sides; leave out {target}.")
-        return source, target
-    if not both_sides:
-        raise UserError(f"{option}: name the translations of {source}; it holds one side only.")
-    return (source,)

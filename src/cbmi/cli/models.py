@@ -30,7 +30,6 @@ from cbmi.cli.app import (
     TopK,
     app,
     check_output,
-    pair_files,
     spool,
     writer,
 )
@@ -200,6 +199,7 @@ def score(
 ) -> None:
     """Say, token by token, how much a translation depends on its source (JSON, a pair per line)."""
     import cbmi
+    from cbmi.data.text import pair_files
     from cbmi.inference.scoring import score_files
 
     files = pair_files(source, target)
@@ -239,6 +239,7 @@ def inspect(
     device: Device = "auto",
 ) -> None:
     """Show pairs word by word, coloured by CBMI: a page that stands alone, and figures."""
+    from cbmi.data.text import pair_files
     from cbmi.files import check_writable
     from cbmi.inspection.inspect import inspect_pairs, read_some
     from cbmi.inspection.scored import holds_scores, inspect_scored
@@ -367,6 +368,7 @@ def filter_(
 ) -> None:
     """Split a parallel corpus by a score of its pairs; without a choice, only score it."""
     import cbmi
+    from cbmi.data.text import pair_files
 
     cbmi.filter(
         run,
@@ -429,6 +431,7 @@ def prior_accuracy(
     device: Device = "auto",
 ) -> None:
     """Say which prior predicts tokens best, by their CBMI: of the LM, the NMT model or CBMI."""
+    from cbmi.data.text import pair_files
     from cbmi.files import to_json
     from cbmi.inference.model import TrainedModel
     from cbmi.inspection.prior_accuracy import accuracy_table, pairs_of, prior_accuracy

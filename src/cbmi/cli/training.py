@@ -20,7 +20,6 @@ from cbmi.cli.app import (
     TargetFile,
     app,
     check_output,
-    pair_files,
     spool,
     stopping,
     writer,
@@ -64,6 +63,7 @@ def init(
     ] = Path("run.yaml"),
 ) -> None:
     """Write a commented run file for your own text."""
+    from cbmi.data.text import pair_files
     from cbmi.files import write_atomically
     from cbmi.inference.new_run import run_file
     from cbmi.progress import say
@@ -183,6 +183,7 @@ def weights(
 
     With --source, of another text, as if the run were trained on it.
     """
+    from cbmi.data.text import pair_files
     from cbmi.inference.model import TrainedModel
     from cbmi.inference.weights import objective_choice, write_weights
     from cbmi.overrides import with_overrides

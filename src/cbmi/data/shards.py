@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cbmi.errors import UserError
 from cbmi.progress import counted
-from cbmi.urls import Url, named_by_user, urls_like
+from cbmi.urls import Url, name_of, named_by_user, urls_like
 
 WILDCARD = re.compile(r"\*\*/?|\*|\?|\[[^\]]+\]")
 URL_WILDCARD = re.compile(r"\*\*/?|\*")  # a question mark begins a query
@@ -41,6 +41,13 @@ def find_shards(files: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(side[matched] for side in sides) for matched in sorted(first)]
 
 
+def corpus_name(shards: Sequence[Sequence[str]]) -> str:
+    """A corpus for people: its first part, and how many others there are."""
+    first = " and ".join(name_of(file) for file in shards[0])
+    others = len(shards) - 1
+    return f"{first} and {counted(others, 'other part')}" if others else first
+
+
 def _files_like(name: str) -> dict[Matched, str]:
     """By what the wildcards of a name stand for: the files."""
     wildcard = URL_WILDCARD if isinstance(name, Url) else WILDCARD
@@ -62,7 +69,9 @@ def _files_like(name: str) -> dict[Matched, str]:
     by_match = {}
     for path in found:
         match = expression.fullmatch(path)
-        by_match[match.groups() if match else (path,)] = path
+        if match is None:
+            raise UserError(f"{name}: what its wildcards stand for in {path} is not clear.")
+        by_match[match.groups()] = path
     return by_match
 
 

@@ -17,6 +17,18 @@ from cbmi.progress import counted, say
 Pair = tuple[str, str]  # source, target
 
 
+def pair_files(source: str, target: str | None, option: str = "--target") -> tuple[str, ...]:
+    """The files of a parallel corpus: two, or one that holds both sides."""
+    both_sides = has_both_sides(source)
+    if target is not None:
+        if both_sides:
+            raise UserError(f"{option}: {source} has both sides; leave out {target}.")
+        return source, target
+    if not both_sides:
+        raise UserError(f"{option}: name the translations of {source}; it holds one side only.")
+    return (source,)
+
+
 def read_corpora(
     corpora: Iterable[Sequence[str]], languages: Languages, counts: Counter[str]
 ) -> Iterator[Pair]:

@@ -9,6 +9,7 @@ experiment/jobs/TASK-SEED-ANALYSIS  a look at the run of the shared stages
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from cbmi.objectives.registry import LANGUAGE_PAIRS, find
 from cbmi.overrides import nearest, read_mapping, with_overrides
 from cbmi.schema import check
 from cbmi.training.checks import check_files, check_stages, check_texts, complete_settings
-from cbmi.training.fitting import fit_to_corpus
+from cbmi.training.fitting import as_begun, fit_to_corpus, with_choices
+from cbmi.training.run import RunDirectory
 
 
 class Plan:
@@ -62,17 +64,18 @@ class Plan:
             self._plan_seed(name, task, seed)
 
     def _plan_seed(self, name: str, task: TaskSettings, seed: int) -> None:
-        shared = _with_seed(_run_values(task), seed)
+        start_name = f"{name}-{seed}-start"
+        whole = self._with_choices(task, self.jobs_folder / start_name / "run")
+        whole = _with_seed(whole, seed)
+        shared = copy.deepcopy(whole)
         # All stages except the last; an experiment without systems may have a single stage.
         shared["stages"] = shared["stages"][:-1] or shared["stages"]
         corpus = self._add_corpus(name, seed, shared)
-        start = self._add(
-            f"{name}-{seed}-start", JobKind.START, name, seed, shared, after=corpus.id
-        )
+        start = self._add(start_name, JobKind.START, name, seed, shared, after=corpus.id)
         corpus.check_corpus()
         check_stages(start.config)
         for label, system in self.experiment.expanded().items():
-            self._plan_system(task, label, system, start)
+            self._plan_system(task, label, system, start, copy.deepcopy(whole))
         for analysis in self.experiment.analyses:
             _check_analysis(analysis, start)
             self._add(
@@ -84,15 +87,34 @@ class Plan:
                 after=start.id,
             )
 
+    def _with_choices(self, task: TaskSettings, start: Path) -> dict[str, Any]:
+        """A run file's values, with what it leaves out chosen once for all jobs of a seed.
+
+        Jobs have some of the stages each, and begin at different times: each by itself might choose
+        otherwise. `start`: the run of the shared stages, whose choices count once it has them.
+        """
+        values = _run_values(task)
+        config = check(RunSettings, values, task.run)
+        run = RunDirectory(start)
+        if run.config_file.exists():
+            return with_choices(values, config, as_begun(config, run.known_config()))
+        if self.experiment.systems:
+            config = _with_shortest_end(config, list(self.experiment.expanded().values()))
+        return with_choices(values, config, fit_to_corpus(config).config)
+
     def _plan_system(
-        self, task: TaskSettings, label: str, system: SystemSettings, start: Job
+        self,
+        task: TaskSettings,
+        label: str,
+        system: SystemSettings,
+        start: Job,
+        values: dict[str, Any],
     ) -> None:
         where = f"systems.{label}"
         objective = dict(system.objective)
         if task.preset:
             objective = {"preset": task.preset} | objective
         build(objective, f"{where}.objective")  # its mistakes are the system's, not the run file's
-        values = _with_seed(_run_values(task), start.seed)
         last = values["stages"][-1]
         last["objective"] = objective
         last["language_model"] = system.language_model or _language_model(objective, last)
@@ -197,12 +219,23 @@ def _run_values(task: TaskSettings) -> dict[str, Any]:
     """What a task's run file says, with the task's settings."""
     values = read_mapping(task.run, "run file")
     values["output"] = "-"  # every job has its own
-    values = with_overrides(values, task.settings)
-    # What is chosen by all stages; jobs that have but some of them would choose otherwise.
-    whole = fit_to_corpus(check(RunSettings, values, task.run)).config
-    optimizer = values.get("optimizer") or {}
-    values["optimizer"] = {**optimizer, "schedule": whole.optimizer.schedule}
-    return values
+    return with_overrides(values, task.settings)
+
+
+def _with_shortest_end(config: RunSettings, systems: Sequence[SystemSettings]) -> RunSettings:
+    """With the last stage of the system that has the least time for a schedule."""
+    last = config.stages[-1]
+    lengths = []
+    restarting = []
+    for system in systems:
+        steps = system.steps or last.steps
+        lengths.append(steps)
+        restarts = system.restart_optimizer
+        if last.restart_optimizer if restarts is None else restarts:
+            restarting.append(steps)
+    changes = {"steps": min(restarting or lengths), "restart_optimizer": bool(restarting)}
+    stages = (*config.stages[:-1], last.model_copy(update=changes))
+    return config.model_copy(update={"stages": stages})
 
 
 def _with_seed(values: dict[str, Any], seed: int) -> dict[str, Any]:

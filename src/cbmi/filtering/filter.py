@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from cbmi.data.formats.entry import Languages
-from cbmi.data.shards import find_shards
+from cbmi.data.shards import corpus_name, find_shards
 from cbmi.digests import unchanged
 from cbmi.errors import UserError
 from cbmi.files import atomic_files, check_outputs, write_together
@@ -40,7 +40,7 @@ from cbmi.locks import alone_in
 from cbmi.progress import bar, counted, say
 from cbmi.reporting.drawing import check_plotting
 from cbmi.training.world import World, join_world
-from cbmi.urls import scheme_of
+from cbmi.urls import name_of, scheme_of
 
 PRECISION = "fp32"  # CBMI is a difference of logarithms: half precision would be too coarse
 
@@ -122,6 +122,7 @@ def filter_corpus(
             "instead (--by likelihood), or train one with language_model: train."
         )
     shards = find_shards(files)
+    named = " and ".join(name_of(file) for file in files)
     scores = CorpusScores(Path(f"{prefix}.scores"), model, shards)
     scores.check()
     outputs = _outputs(prefix, model)
@@ -136,9 +137,9 @@ def filter_corpus(
         if not world.first:
             return FilterResult(scores.lines, None, None, outputs.page, {}, {})
         table = scores.read(settings.by)
-        verdicts = _verdicts(settings, table, files)
+        verdicts = _verdicts(settings, table, named)
         notes = _notes(settings, table)
-        sentences = [f"{counted(len(verdicts), 'pair')} of {' and '.join(files)}.", *notes]
+        sentences = [f"{counted(len(verdicts), 'pair')} of {named}.", *notes]
         if settings.drops_pairs:
             threshold = settings.threshold(table.scores, verdicts)
             sentences.append(outcome(settings, verdicts, threshold))
@@ -184,9 +185,8 @@ def _complete(scores: CorpusScores, world: World, cluster: RayCluster | None) ->
         raise
 
 
-def _verdicts(settings: FilterSettings, table: PairTable, files: Sequence[str]) -> np.ndarray:
+def _verdicts(settings: FilterSettings, table: PairTable, where: str) -> np.ndarray:
     """(pairs,) what becomes of each pair; an error if nothing would be kept."""
-    where = " and ".join(files)
     if table.features.empty.all():
         raise UserError(f"{where}: every pair has an empty side.")
     verdicts = settings.verdicts(table)
@@ -249,7 +249,7 @@ def _write_parts(
                 progress.advance(len(window))
         if seen != len(scores):
             raise UserError(
-                f"{' and '.join(shards[0])}: this has changed while it was read; filter it again."
+                f"{corpus_name(shards)}: this has changed while it was read; filter it again."
             )
 
 

@@ -282,6 +282,8 @@ def _score_some(
     for place, pair in enumerate(read_corpora(shards, model.languages, Counter())):
         if place in places:
             pairs[place] = pair
+            if len(pairs) == len(places):
+                break
     scored = PairScorer(model).score(list(pairs.values()))
     return dict(zip(pairs, scored, strict=True))
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cbmi.data.formats.entry import Languages
+from cbmi.data.shards import corpus_name
 from cbmi.data.text import Pair, check_pairs, no_pairs, read_corpora, report_counts
 from cbmi.digests import sha256
 from cbmi.errors import UserError
@@ -26,7 +27,7 @@ from cbmi.inference.base import Model, truncation_note
 from cbmi.inference.scoring import WINDOW, PairScorer
 from cbmi.progress import Bar, bar, say
 from cbmi.training.world import World
-from cbmi.urls import Url, url_mark
+from cbmi.urls import Url, name_of, url_mark
 
 
 class CorpusScores:
@@ -41,7 +42,9 @@ class CorpusScores:
         self.model = model
         self.shards = shards  # the files of each part of the corpus
         self.files = [file for files in shards for file in files]
-        self.lines = 0  # pairs of the corpus, as `check` counts them
+        # Pairs of each part, and of the corpus, as `check` counts them.
+        self.pairs_of: list[int] = []
+        self.lines = 0
 
     def check(self) -> None:
         """Refuse files that cannot be read or are not aligned, before hours are spent on them."""
@@ -52,12 +55,11 @@ class CorpusScores:
                     "folder."
                 )
         languages = self.model.languages
-        self.lines = sum(check_pairs(files, languages) for files in self.shards)
+        self.pairs_of = [check_pairs(files, languages) for files in self.shards]
+        self.lines = sum(self.pairs_of)
         if not self.lines:
-            first = self.shards[0]
-            problem = no_pairs(first, languages)
-            also = "" if len(self.shards) == 1 else f" and {len(self.shards) - 1:,} other parts"
-            raise UserError(f"{' and '.join(first)}{also}: nothing to filter: {problem}.")
+            problem = no_pairs(self.shards[0], languages)
+            raise UserError(f"{corpus_name(self.shards)}: nothing to filter: {problem}.")
 
     def claim(self) -> None:
         """Make the folder that of this corpus and model; refuse it if it belongs to others."""
@@ -181,10 +183,18 @@ class CorpusScores:
         wrong = np.flatnonzero(~np.isfinite(scores))
         if len(wrong):
             raise UserError(
-                f"{self.model.path}: the score of pair {wrong[0] + 1:,} is NaN or infinite; the "
-                "checkpoint is damaged."
+                f"{self.model.path}: the score of {self._place(int(wrong[0]))} is NaN or "
+                "infinite; the checkpoint is damaged."
             )
         return PairTable(scores, features)
+
+    def _place(self, number: int) -> str:
+        """Where the user finds a pair of the corpus, counted from 0."""
+        for files, pairs in zip(self.shards, self.pairs_of, strict=True):
+            if number < pairs:
+                return f"pair {number + 1:,} of {' and '.join(map(name_of, files))}"
+            number -= pairs
+        raise AssertionError("the corpus has fewer pairs")
 
 
 def _identity(file: str) -> str:

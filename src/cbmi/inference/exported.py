@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ SEPARATE = ("source.model", "target.model")
 TOKENS = 4096  # of a batch that is translated
 SCORED_TOKENS = 2048  # of a batch that is scored
 WORKERS = 8  # batches at a time, on a CPU, at most: each needs memory of its own
+AHEAD = 2 * WORKERS  # batches that wait or are translated
 # CTranslate2 ends a search after beam · patience endings; with 2 it finds what ours finds.
 PATIENCE = 2.0
 
@@ -53,8 +55,9 @@ class ExportedModel(Model):
             options["device_index"] = chosen.index or 0
         else:
             # Batches side by side: a batch by itself is hardly faster with several threads.
-            options["inter_threads"] = min(threads, WORKERS)
-            options["intra_threads"] = threads // options["inter_threads"]
+            workers = _workers(threads)
+            options["inter_threads"] = workers
+            options["intra_threads"] = threads // workers
         try:
             self.translator = library.Translator(str(self.path), **options)
             self.language_model = None
@@ -108,8 +111,17 @@ class ExportedModel(Model):
         advance(len(lines) - len(filled))
         sentences = self.encode(self.source, [lines[number] for number in filled])
         results: list[list[Hypothesis]] = [[] for _ in lines]
-        waiting = []
+        waiting: deque[tuple[list[int], Any]] = deque()
+
+        def collect() -> None:
+            batch, promised = waiting.popleft()
+            for place, one in zip(batch, promised, strict=True):
+                results[filled[place]] = self._hypotheses(one.result(), length_penalty)
+            advance(len(batch))
+
         for batch in _batches(sentences):
+            if len(waiting) == AHEAD:
+                collect()
             pieces = [self.source.pieces(sentences[place][:-1]) for place in batch]
             longest = max(len(sentences[place]) for place in batch)
             promised = self.translator.translate_batch(
@@ -125,10 +137,8 @@ class ExportedModel(Model):
                 asynchronous=True,
             )
             waiting.append((batch, promised))
-        for batch, promised in waiting:
-            for place, one in zip(batch, promised, strict=True):
-                results[filled[place]] = self._hypotheses(one.result(), length_penalty)
-            advance(len(batch))
+        while waiting:
+            collect()
         return results
 
     def _hypotheses(self, result: Any, length_penalty: float) -> list[Hypothesis]:
@@ -152,6 +162,13 @@ class ExportedModel(Model):
             results = self.language_model.score_batch(tokens, max_input_length=0, **split)
             lm = _joined([result.log_probs for result in results])
         return GoldScores(nmt, torch.full_like(nmt, torch.nan), lm)
+
+
+def _workers(threads: int) -> int:
+    """How many work side by side: as many as leave the fewest threads idle."""
+    return max(
+        range(1, min(threads, WORKERS) + 1), key=lambda count: (threads // count * count, count)
+    )
 
 
 def vocabulary_names(shared: bool) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cbmi.data.text import pair_files
 from cbmi.data.vocabulary import BOS
 from cbmi.decoding import Fusion, Hypothesis, Sampling, SearchSettings, translate_ids
 from cbmi.decoding.queue import Advance
@@ -205,5 +206,7 @@ class TrainedModel(Model):
 
         files = None
         if source is not None:
-            files = (str(source),) if target is None else (str(source), str(target))
+            files = pair_files(str(source), None if target is None else str(target), "target")
+        elif target is not None:
+            raise UserError("weights: target: give the source as well.")
         return text_weights(self, objective, settings, files)

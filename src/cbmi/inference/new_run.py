@@ -13,6 +13,8 @@ from cbmi.data.languages import CODES, base_code
 from cbmi.data.text import check_pairs, no_pairs
 from cbmi.errors import UserError
 from cbmi.training.fitting import (
+    EMA,
+    SCHEDULE,
     epoch_steps,
     extent_of,
     sizes_for,
@@ -38,8 +40,8 @@ data:
 # Sizes that suit a corpus of {pairs:,} pairs.
 model: {{preset: {model}, dropout: {dropout}}}  # tiny, small, medium, base or big
 batch: {{tokens: {tokens}}}  # pieces per step
-optimizer: {{warmup: {warmup}, schedule: linear}}  # the learning rate rises, then falls to zero
-ema: 0.999  # averaged weights are validated and used
+optimizer: {{warmup: {warmup}, schedule: {schedule}}}  # the learning rate rises, then falls to zero
+ema: {ema}  # averaged weights are validated and used
 
 stages:
   # First the translator alone, with a language model beside it.
@@ -95,6 +97,8 @@ def run_file(
         tokens=sizes.tokens,
         warmup=warmup_for(epoch, steps),
         steps=steps,
+        schedule=SCHEDULE,
+        ema=EMA,
         half=_round(steps // 2),
         every=validation_for(epoch),
     )

@@ -52,24 +52,28 @@ class WeightedText(NamedTuple):
     trained_on: list[Corpus]  # what pieces are counted in
 
 
+class TextWeights(NamedTuple):
+    corpus: Corpus
+    values: np.ndarray  # (target tokens of the corpus,), by memory map
+
+
 def text_weights(
     model: TrainedModel, name: str, settings: Mapping[str, Any], files: tuple[str, ...] | None
 ) -> Iterator[np.ndarray]:
     """One array of weights per line of the files, or else of the training text."""
     choice = {**objective_choice(model, name, settings), **settings}
     with tempfile.TemporaryDirectory() as folder:
-        text = open_text(model, files, Path(folder))
-        weights = compute_weights(model, choice, text, Path(folder))
-        yield from weights_by_line(weights, text.corpus)
+        yield from by_line(compute_weights(model, choice, files, Path(folder)))
 
 
-def open_text(model: TrainedModel, files: tuple[str, ...] | None, folder: Path) -> WeightedText:
-    """The run's training text, or these files, encoded into `folder`."""
+def _open_text(model: TrainedModel, files: tuple[str, ...] | None, folder: Path) -> WeightedText:
+    """The run's training text; or these files, encoded into `folder` in the plain segmentation."""
     if files is None:
         return WeightedText(open_corpus(model.path, "train"), open_training_corpora(model.path))
     place = folder / "text"
+    data = model.config.data
     vocabularies = (model.source, model.target)
-    encode([files], model.languages, vocabularies, place, model.config.data.max_length)
+    encode([files], model.languages, vocabularies, place, data.max_length, data.drop_copies)
     corpus = Corpus(place)
     return WeightedText(corpus, [corpus])
 
@@ -92,19 +96,19 @@ def write_weights(
     folder: Path,
 ) -> None:
     """The weights of the files, or else of the training text, as text. They wait in `folder`."""
-    text = open_text(model, files, folder)
-    weights = compute_weights(model, choice, text, folder)
-    for values in weights_by_line(weights, text.corpus):
-        output.write(" ".join(f"{value:.6g}" for value in values) + "\n")
-    mean = weights.mean(dtype=float)
-    pairs = counted(len(text.corpus), "pair")
-    say(f"Weighted {counted(len(weights), 'target token')} of {pairs}; mean weight {mean:.3f}")
+    weights = compute_weights(model, choice, files, folder)
+    for line in by_line(weights):
+        output.write(" ".join(f"{value:.6g}" for value in line) + "\n")
+    mean = weights.values.mean(dtype=float)
+    tokens = counted(len(weights.values), "target token")
+    pairs = counted(len(weights.corpus), "pair")
+    say(f"Weighted {tokens} of {pairs}; mean weight {mean:.3f}")
 
 
 def compute_weights(
-    model: TrainedModel, choice: dict[str, Any], text: WeightedText, folder: Path
-) -> np.ndarray:
-    """(target tokens of the text,), by memory map of a file in `folder`."""
+    model: TrainedModel, choice: dict[str, Any], files: tuple[str, ...] | None, folder: Path
+) -> TextWeights:
+    """The weights of the files, or else of the training text; they are kept in `folder`."""
     name = choice["name"]
     objective = build(choice, f"objective '{name}'")
     if type(objective).weights is Objective.weights:
@@ -120,8 +124,9 @@ def compute_weights(
     if groups is None and "groups" in needs:
         groups = PUBLIC_GROUPS
     check_groups(groups, store.read_state(model.folder).step_tokens, f"objective '{name}'")
-    corpus = text.corpus
     with model.run.lock():
+        text = _open_text(model, files, folder)
+        corpus = text.corpus
         sizes = (len(model.source), len(model.target))
         inputs = StageInputs(
             frozen=model.language_model() if "lm" in needs else None,
@@ -141,7 +146,7 @@ def compute_weights(
             places, values = _weights_of_batch(model, objective, inputs, micro_batches)
             weights[places.cpu().numpy()] = values.float().cpu().numpy()
             progress.advance(len(places))
-    return weights
+    return TextWeights(corpus, weights)
 
 
 def _boundaries(model: TrainedModel) -> Tensor:
@@ -216,13 +221,14 @@ def _weights_of_batch(
     return together.corpus_index, weights
 
 
-def weights_by_line(weights: np.ndarray, corpus: Corpus) -> Iterator[np.ndarray]:
+def by_line(weights: TextWeights) -> Iterator[np.ndarray]:
     """One array per line of the text."""
+    corpus = weights.corpus
     offsets = corpus.target.offsets
     pair = 0
     for line in range(corpus.text_lines):
         if pair < len(corpus) and corpus.lines[pair] == line:
-            yield np.array(weights[offsets[pair] : offsets[pair + 1]])
+            yield np.array(weights.values[offsets[pair] : offsets[pair + 1]])
             pair += 1
         else:
             yield np.ones(1, np.float32)

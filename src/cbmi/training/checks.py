@@ -13,7 +13,7 @@ from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.objectives import NEEDS, Objective, build
 from cbmi.training.belonging import SIZES, check_belongs
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage, read_state
-from cbmi.training.fitting import fit_to_corpus
+from cbmi.training.fitting import NO_DECAY, ends_in_warmup, fit_to_corpus
 from cbmi.training.run import RunDirectory
 from cbmi.training.stage_inputs import weights_file
 from cbmi.training.trackers import check_trackers
@@ -121,8 +121,7 @@ def _check_schedule(config: RunSettings, number: int) -> None:
     """Refuse a stage that ends before the learning rate can fall."""
     stage = config.stages[number]
     settings = config.optimizer
-    warms_up = number == 0 or stage.restart_optimizer
-    if settings.schedule != "inverse-sqrt" and warms_up and stage.steps <= settings.warmup:
+    if settings.schedule != NO_DECAY and ends_in_warmup(config, number):
         raise UserError(
             f"stages.{stage.name}: its {stage.steps:,} steps end before the warm-up of "
             f"{settings.warmup:,} steps, so schedule: {settings.schedule} could not decay: lower "

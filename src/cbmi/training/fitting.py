@@ -6,8 +6,9 @@ keeps what was chosen for it.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -21,7 +22,7 @@ from cbmi.data.lines import count_some
 from cbmi.data.text import is_plain, read_pairs
 from cbmi.errors import UserError
 from cbmi.progress import counted
-from cbmi.schema import Settings
+from cbmi.schema import Settings, check
 from cbmi.training.run import RunDirectory
 
 T = TypeVar("T", bound=Settings)
@@ -53,6 +54,7 @@ VALIDATION = (50, 5000)  # steps: an epoch, within these bounds
 EMA = 0.999
 SCHEDULE = "linear"
 NO_DECAY = "inverse-sqrt"
+OF_THE_START = ("model", "model.dropout")  # of a run that starts from another
 
 
 class Extent(NamedTuple):
@@ -90,122 +92,184 @@ def _rounded(value: int) -> int:
 
 class Fitted(NamedTuple):
     config: RunSettings
-    choices: list[str]  # as key value, of what the run file leaves out
+    chosen: list[str]  # the keys that the run file leaves out
     pairs: int
 
 
 def fit_to_corpus(config: RunSettings, restart: bool = False) -> Fitted:
     """The settings, with what is left out filled in.
 
-    A run that starts from another has its model. Files that are missing are reported later.
-    `restart`: the run starts from scratch, whatever it has done.
+    A run that has begun keeps what was chosen for it, unless it is to `restart`. A run that starts
+    from another has its model. Files that are missing are reported later.
     """
     run = RunDirectory(config.output)
     if run.begun and not restart:
-        return Fitted(_as_begun(config, run.known_config()), [], 0)
-    choices: list[str] = []
+        return Fitted(as_begun(config, run.known_config()), [], 0)
     files = config.data.train_files()
     if not all(Path(file).is_file() for file in files):
-        return Fitted(config, choices, 0)
-    corpora = [corpus.files for corpus in config.data.train]
-    extent = extent_of(corpora, config.data.languages)
+        return Fitted(config, [], 0)
+    extent = extent_of([corpus.files for corpus in config.data.train], config.data.languages)
     sizes = sizes_for(extent.pairs)
-    model = _fitted_model(config, sizes, choices)
-    vocabulary = config.data.vocabulary
-    if vocabulary.files() is None and config.initialize is None:
-        vocabulary = _filled(vocabulary, "data.vocabulary", choices, size=sizes.pieces)
-    batch = _filled(config.batch, "batch", choices, tokens=sizes.tokens)
-    epoch = epoch_steps(extent, batch.tokens * batch.accumulate)
-    first_stage = config.stages[0].steps
-    optimizer = _filled(
-        config.optimizer, "optimizer", choices, warmup=warmup_for(epoch, first_stage)
+    chosen = _left_out(config)
+    values: dict[str, Any] = {
+        "model": sizes.preset,
+        "model.dropout": sizes.dropout,
+        "data.vocabulary.size": sizes.pieces,
+        "batch.tokens": sizes.tokens,
+        "ema": EMA,
+    }
+    if config.initialize is not None:
+        config = _with(config, model=_model_of_start(config))
+        chosen = [key for key in chosen if key not in OF_THE_START]
+    config = _filled(config, chosen, values)
+    epoch = epoch_steps(extent, config.batch.tokens * config.batch.accumulate)
+    values |= {
+        "optimizer.warmup": warmup_for(epoch, config.stages[0].steps),
+        "validate.every": validation_for(epoch),
+    }
+    config = _filled(config, chosen, values)
+    decays = reach_decay(config) or config.optimizer.decay is not None
+    values["optimizer.schedule"] = SCHEDULE if decays else NO_DECAY
+    return Fitted(_filled(config, chosen, values), chosen, extent.pairs)
+
+
+def as_begun(config: RunSettings, begun: RunSettings) -> RunSettings:
+    """The settings, with what is left out as it was when the run began."""
+    left_out = _left_out(config)
+    if "model" in left_out:
+        config = _with(config, model=_merged(begun.model, config.model))
+    keys = [key for key in left_out if key not in ("model", "model.dropout")]
+    if config.model.preset == begun.model.preset and "model.dropout" in left_out:
+        keys.append("model.dropout")
+    return _filled(config, keys, {key: _get(begun, key) for key in keys})
+
+
+def with_choices(
+    values: Mapping[str, Any], config: RunSettings, fitted: RunSettings
+) -> dict[str, Any]:
+    """A run file's values with what it leaves out, as in `fitted`; `config`: what they say."""
+    result = copy.deepcopy(dict(values))
+    plain = fitted.plain()
+    for key in _left_out(config):
+        if key.startswith("model"):
+            result["model"] = plain["model"]
+            continue
+        *groups, name = key.split(".")
+        place = result
+        for group in groups:
+            place[group] = dict(place.get(group) or {})
+            place = place[group]
+        place[name] = _get(fitted, key)
+    return result
+
+
+def reach_decay(config: RunSettings) -> bool:
+    """Whether every stage gets as far as a learning rate that falls at its end."""
+    return not config.validate_.patience and not any(
+        ends_in_warmup(config, number) for number in range(len(config.stages))
     )
-    schedule = SCHEDULE if _can_decay(config, optimizer.warmup) else NO_DECAY
-    changes = {
-        "model": model,
-        "data": _with(config.data, vocabulary=vocabulary),
-        "batch": batch,
-        "optimizer": _filled(optimizer, "optimizer", choices, schedule=schedule),
-        "validate_": _filled(config.validate_, "validate", choices, every=validation_for(epoch)),
-    }
-    fitted = _filled(_with(config, **changes), "", choices, ema=EMA)
-    return Fitted(fitted, choices, extent.pairs)
 
 
-def _can_decay(config: RunSettings, warmup: int) -> bool:
-    """Whether no stage ends within its warm-up, or because patience has run out."""
-    if config.validate_.patience:
-        return False
-    for number, stage in enumerate(config.stages):
-        warms_up = number == 0 or stage.restart_optimizer
-        if warms_up and stage.steps <= warmup:
-            return False
-    return True
-
-
-def _as_begun(config: RunSettings, begun: RunSettings) -> RunSettings:
-    """The settings, with what is left out as it was chosen when the run began."""
-    none: list[str] = []
-    model = config.model
-    if model.preset == "auto":
-        given = {name: getattr(model, name) for name in model.model_fields_set - {"preset"}}
-        model = ModelSettings.model_validate(begun.model.model_dump() | given)
-    elif model.preset == begun.model.preset:
-        model = _filled(model, "", none, dropout=begun.model.dropout)
-    vocabulary = config.data.vocabulary
-    if vocabulary.files() is None:
-        vocabulary = _filled(vocabulary, "", none, size=begun.data.vocabulary.size)
-    optimizer = begun.optimizer
-    changes = {
-        "model": model,
-        "data": _with(config.data, vocabulary=vocabulary),
-        "batch": _filled(config.batch, "", none, tokens=begun.batch.tokens),
-        "optimizer": _filled(
-            config.optimizer, "", none, warmup=optimizer.warmup, schedule=optimizer.schedule
-        ),
-        "validate_": _filled(config.validate_, "", none, every=begun.validate_.every),
-    }
-    return _filled(_with(config, **changes), "", none, ema=begun.ema)
+def ends_in_warmup(config: RunSettings, number: int) -> bool:
+    """Whether a stage is over before the learning rate could fall."""
+    stage = config.stages[number]
+    warms_up = number == 0 or stage.restart_optimizer
+    return warms_up and stage.steps <= config.optimizer.warmup
 
 
 def choices_for(config: RunSettings, restart: bool = False) -> str | None:
     """What is chosen because the run file leaves it out, as a line for people."""
+    if RunDirectory(config.output).begun and not restart:
+        return _kept(config)
     fitted = fit_to_corpus(config, restart)
-    if not fitted.choices:
+    if not fitted.chosen:
         return None
     is_large = fitted.pairs >= LARGEST
     pairs = "over a million pairs" if is_large else counted(fitted.pairs, "pair")
-    return f"Chosen for {pairs}: {', '.join(fitted.choices)}."
+    return f"Chosen for {pairs}: {_listed(fitted.config, fitted.chosen)}."
 
 
-def _fitted_model(config: RunSettings, sizes: Sizes, choices: list[str]) -> ModelSettings:
+def _kept(config: RunSettings) -> str | None:
+    """What a run that has begun keeps although it would now be chosen otherwise."""
+    begun = fit_to_corpus(config).config
+    fitted = fit_to_corpus(config, restart=True)
+    kept = [key for key in fitted.chosen if _get(begun, key) != _get(fitted.config, key)]
+    return f"Kept from when the run began: {_listed(begun, kept)}." if kept else None
+
+
+def _listed(config: RunSettings, keys: Iterable[str]) -> str:
+    texts = []
+    for key in keys:
+        value = _get(config, key)
+        texts.append(f"{key} {value}" if isinstance(value, str) else f"{key} {value:,}")
+    return ", ".join(texts)
+
+
+def _left_out(config: RunSettings) -> list[str]:
+    """The keys that the run file leaves to us, of those in `_path_of`."""
     model = config.model
+    keys = []
     if model.preset == "auto":
-        given = {name: getattr(model, name) for name in model.model_fields_set - {"preset"}}
-        if config.initialize is not None:
-            start = RunDirectory(config.initialize)
-            if start.config_file.exists():
-                return ModelSettings.model_validate(start.config().model.model_dump() | given)
-            return model
-        known = {"preset": sizes.preset, "dropout": sizes.dropout}
-        choices.append(f"model {sizes.preset}")
-        if "dropout" not in given:
-            choices.append(f"model.dropout {sizes.dropout}")
-        return ModelSettings.model_validate(PRESETS[sizes.preset] | known | given)
-    if model.preset == "tiny" or config.initialize is not None:
-        return model  # what is very small, or trained already, needs no more dropout
-    return _filled(model, "model", choices, dropout=sizes.dropout)
+        keys.append("model")
+    if model.preset != "tiny" and "dropout" not in model.model_fields_set:
+        keys.append("model.dropout")  # what is very small needs no more
+    if config.data.vocabulary.files() is None and config.initialize is None:
+        keys += ["data.vocabulary.size"]
+    keys += ["batch.tokens", "optimizer.warmup", "optimizer.schedule", "validate.every", "ema"]
+    return [key for key in keys if key.startswith("model") or not _is_given(config, key)]
 
 
-def _filled(settings: T, key: str, choices: list[str], **values: Any) -> T:
-    """A copy with the values that were not given; says which in `choices`."""
-    missing = {}
-    for name, value in values.items():
-        if name not in settings.model_fields_set:
-            missing[name] = value
-            shown = value if isinstance(value, str) else f"{value:,}"
-            choices.append(f"{key}.{name} {shown}" if key else f"{name} {shown}")
-    return _with(settings, **missing)
+def _path_of(key: str) -> list[str]:
+    """The names of the fields that lead to a key."""
+    if key == "model":
+        return ["model", "preset"]
+    return ["validate_" if name == "validate" else name for name in key.split(".")]
+
+
+def _is_given(config: RunSettings, key: str) -> bool:
+    *groups, name = _path_of(key)
+    settings: Any = config
+    for group in groups:
+        settings = getattr(settings, group)
+    return name in settings.model_fields_set
+
+
+def _get(config: RunSettings, key: str) -> Any:
+    value: Any = config
+    for name in _path_of(key):
+        value = getattr(value, name)
+    return value
+
+
+def _filled(config: RunSettings, keys: Iterable[str], values: Mapping[str, Any]) -> RunSettings:
+    """A copy with the values of these keys, where there is one."""
+    for key in keys:
+        if key == "model" and key in values:
+            preset = PRESETS[values[key]] | {"preset": values[key]}
+            config = _with(config, model=_merged(preset, config.model))
+        elif key in values:
+            config = _put(config, _path_of(key), values[key])
+    return config
+
+
+def _put(settings: T, path: Sequence[str], value: Any) -> T:
+    name, *rest = path
+    return _with(settings, **{name: _put(getattr(settings, name), rest, value) if rest else value})
+
+
+def _merged(base: ModelSettings | Mapping[str, Any], given: ModelSettings) -> ModelSettings:
+    """The sizes of `base`, except for what the run file gives."""
+    known = base.model_dump() if isinstance(base, ModelSettings) else dict(base)
+    own = {name: getattr(given, name) for name in given.model_fields_set - {"preset"}}
+    return check(ModelSettings, known | own, "model")
+
+
+def _model_of_start(config: RunSettings) -> ModelSettings:
+    """That of the run which it starts from, where the run file leaves it out."""
+    start = RunDirectory(config.initialize or "")
+    if config.model.preset != "auto" or not start.config_file.exists():
+        return config.model
+    return _merged(start.config().model, config.model)
 
 
 def _with(settings: T, **values: Any) -> T:
