@@ -19,20 +19,22 @@ import csv
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from threading import Lock
-from typing import Any
+from typing import Any, TextIO
 
 from cbmi.config import read_config
+from cbmi.errors import UserError
 from cbmi.files import read_json
-from cbmi.overrides import read_mapping
+from cbmi.overrides import nearest, read_mapping
 from cbmi.progress import say
 from cbmi.reporting.tables import markdown_table
 from cbmi.training.records import read_log
@@ -87,6 +89,36 @@ def jobs_of(
                 yield Job(task, rung, seed, recipe, tuple(settings))
 
 
+class Running:
+    """The trainings under way. When we are asked to stop, so are they, and they save."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.stopped = False
+
+    def run(self, command: Sequence[str], log: TextIO) -> None:
+        with self.lock:
+            if self.stopped:
+                raise subprocess.CalledProcessError(STOPPED, command)
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.processes.append(process)
+        status = process.wait()
+        with self.lock:
+            self.processes.remove(process)
+        if status or self.stopped:
+            raise subprocess.CalledProcessError(status or STOPPED, command)
+
+    def stop(self, *_: object) -> None:
+        self.stopped = True
+        for process in list(self.processes):
+            process.terminate()
+
+
+STOPPED = 128 + signal.SIGTERM  # as shells call it
+RUNNING = Running()
+
+
 class Preparations:
     """Run directories with vocabulary and encoded corpus, made once for equal data."""
 
@@ -115,9 +147,7 @@ def train(job: Job, preparations: Preparations, work: Path, device: str) -> floa
     begun = time.monotonic()
     command = [sys.executable, "-m", "cbmi", "train", str(job.recipe), f"output={run.path}"]
     with open(work / f"{job.name}.txt", "w", encoding="utf-8") as log:
-        subprocess.run(
-            [*command, *job.settings, f"device={device}"], stdout=log, stderr=log, check=True
-        )
+        RUNNING.run([*command, *job.settings, f"device={device}"], log)
     return time.monotonic() - begun
 
 
@@ -183,6 +213,12 @@ def _chosen(text: str | None, name: str) -> bool:
     return text is None or name in text.split(",")
 
 
+def _check_chosen(option: str, text: str | None, known: Collection[str]) -> None:
+    for name in text.split(",") if text else []:
+        if name not in known:
+            raise UserError(f"{option}: there is no '{name}' in the plan{nearest(name, known)}.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
@@ -211,14 +247,20 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
     known = {tuple(row[key] for key in KEYS) for row in read_rows(results)}
+    _check_chosen("--tasks", options.tasks, plan["tasks"])
+    _check_chosen("--rungs", options.rungs, plan["rungs"])
+    _check_chosen("TASK:KEY=VALUE", ",".join(own) or None, plan["tasks"])
     wanted = []
     for job in jobs_of(plan, options.plan.parent, own, seeds):
         is_new = (job.task, job.rung, str(job.seed)) not in known
         if is_new and _chosen(options.tasks, job.task) and _chosen(options.rungs, job.rung):
             read_config(job.recipe, job.settings)  # mistakes show before anything is trained
             wanted.append(job)
+    signal.signal(signal.SIGTERM, RUNNING.stop)
     run_all(wanted, work, options)
     print(table(read_rows(results)))
+    if RUNNING.stopped:
+        sys.exit(STOPPED)
 
 
 def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> None:
@@ -234,7 +276,8 @@ def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> Non
             try:
                 results, curve = rows_of(job, work, future.result())
             except subprocess.CalledProcessError as error:
-                say(f"{job.name}: failed with status {error.returncode}; see {work}/{job.name}.txt")
+                how = f"failed with status {error.returncode}; see {work}/{job.name}.txt"
+                say(f"{job.name}: {'stopped' if RUNNING.stopped else how}")
                 continue
             append(options.out / "results.csv", COLUMNS, results)
             append(options.out / "curves.csv", CURVE_COLUMNS, curve)
@@ -244,4 +287,8 @@ def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"recipe_ladder: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -219,7 +219,7 @@ def test_objectives_without_weights_write_none(started):
         (["focall"], "unknown objective 'focall'"),
         (["cbmi", "name=5"], "the name of an objective is a word, not 5"),
         (["weights-file", "file=nosuch"], "nosuch: there is no such file of weights"),
-        (["cbmi", "--target", "x.de"], "--target: say --source FILE as well"),
+        (["cbmi", "--target", "x.de"], "--target needs --source FILE"),
         (["cbmi", "--source", "x.en"], "--target: name the translations of x.en"),
     ):
         message = refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -88,3 +89,33 @@ def test_what_is_done_is_not_trained_again(tmp_path):
     assert again.stdout == first.stdout
     assert (tmp_path / "out" / "results.csv").read_text() == results
     assert "on validation" not in again.stderr
+    for options, problem in (
+        (["--tasks", "tt"], "--tasks: there is no 'tt' in the plan (did you mean 't'?)"),
+        (["--rungs", "base,emma"], "--rungs: there is no 'emma' in the plan (did you mean 'ema'?)"),
+        (["u:seed=3"], "TASK:KEY=VALUE: there is no 'u' in the plan"),
+        (["t:sede=3", "--seeds=2"], "unknown key 'sede'"),
+    ):
+        refused = subprocess.run([*command, *options], env=environment(), capture_output=True)
+        assert refused.returncode == 2
+        assert problem in refused.stderr.decode()
+
+
+@pytest.mark.slow
+def test_when_it_is_stopped_its_runs_save(tmp_path):
+    write_task(tmp_path, train=40, valid=5)
+    stages = [{"name": "ce", "steps": 100_000}]
+    write_run(tmp_path, stages=stages, validate={"every": 100_000, "beam": 0})
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("tasks: {t: {run: run.yaml}}\nrungs: {base: [], ema: [ema=0.9]}\n")
+    command = [sys.executable, str(ROOT / "studies" / "recipe_ladder.py"), str(plan)]
+    command += [str(tmp_path / "out"), "--seeds", "1", "--jobs", "1", "--device", "cpu"]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE)
+    log = tmp_path / "out" / "t-base-1" / "log.jsonl"
+    while not (log.exists() and log.read_text()):
+        time.sleep(0.1)
+    process.terminate()
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 143, said
+    assert list((tmp_path / "out" / "t-base-1" / "checkpoints").glob("step-*"))
+    assert "t-base-1: stopped" in said
+    assert not (tmp_path / "out" / "t-ema-1" / "checkpoints").exists()

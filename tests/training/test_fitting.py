@@ -164,7 +164,7 @@ def test_choices_are_said_and_kept(tmp_path):
     assert result.returncode == 0, result.stderr.decode()
     assert b"Chosen" not in result.stderr
     assert b"From step 3 on: stages.train.steps: 2, now 4." in result.stderr
-    assert b"Kept from when the run began: optimizer.warmup 0" in result.stderr
+    assert b"Kept as the run has it: optimizer.warmup 0" in result.stderr
     longer = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert longer["optimizer"]["warmup"] == warmup
     # From scratch, it is chosen again.

@@ -308,7 +308,7 @@ def test_a_longer_stage_follows_the_schedule_of_its_new_length(run, capsys):
 def test_a_stage_that_ends_before_the_warm_up_cannot_decay(tmp_path):
     write_task(tmp_path, train=20, valid=5)
     values = run_values(tmp_path, optimizer={"schedule": "cosine", "warmup": 50})
-    with pytest.raises(UserError, match="its 8 steps end before the warm-up of 50"):
+    with pytest.raises(UserError, match="ends after 8 steps, within the warm-up of 50"):
         cbmi.train(check(RunSettings, values, ""))
 
 

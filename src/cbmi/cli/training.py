@@ -181,7 +181,7 @@ def weights(
 ) -> None:
     """Write the weight of every token of the training text: one line of values per line.
 
-    With --source, of another text, as if the run were trained on it.
+    With --source, the weights are those of another text, computed as if the run were trained on it.
     """
     from cbmi.data.text import pair_files
     from cbmi.inference.model import TrainedModel
@@ -189,7 +189,7 @@ def weights(
     from cbmi.overrides import with_overrides
 
     if target and not source:
-        raise UserError("--target: say --source FILE as well.")
+        raise UserError("--target needs --source FILE.")
     files = pair_files(source, target) if source else None
     with writer(output, *(files or ())) as out, spool(output) as folder:
         model = TrainedModel(run, checkpoint, device, precision="fp32")

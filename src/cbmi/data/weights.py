@@ -73,9 +73,14 @@ def weights_of_line(text: str, per: str, tokens: int, where: str) -> np.ndarray:
             raise UserError(f"{where}: {len(weights)} numbers, but per: pair needs one.")
         return np.repeat(weights, tokens)
     if len(weights) not in (tokens, tokens - 1):
-        hint = "; for one number per pair, set per: pair" if len(weights) == 1 else ""
+        hint = ""
+        if len(weights) == 1:
+            hint = (
+                "; `cbmi weights` writes a single number for a line that it leaves out, such as "
+                "one above data.max_length; for one number per pair, set per: pair"
+            )
         raise UserError(
-            f"{where}: {len(weights)} numbers for {tokens} target pieces "
+            f"{where}: {counted(len(weights), 'number')} for {tokens:,} target pieces "
             f"(the end of sentence may be left out{hint})."
         )
     return weights

@@ -11,6 +11,7 @@ from cbmi.data.text import check_pairs, no_pairs
 from cbmi.errors import UserError
 from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.objectives import NEEDS, Objective, build
+from cbmi.progress import counted
 from cbmi.training.belonging import SIZES, check_belongs
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage, read_state
 from cbmi.training.fitting import NO_DECAY, ends_in_warmup, fit_to_corpus
@@ -123,9 +124,10 @@ def _check_schedule(config: RunSettings, number: int) -> None:
     settings = config.optimizer
     if settings.schedule != NO_DECAY and ends_in_warmup(config, number):
         raise UserError(
-            f"stages.{stage.name}: its {stage.steps:,} steps end before the warm-up of "
-            f"{settings.warmup:,} steps, so schedule: {settings.schedule} could not decay: lower "
-            "optimizer.warmup, or give the stage more steps."
+            f"stages.{stage.name}: it ends after {counted(stage.steps, 'step')}, within the "
+            f"warm-up of {settings.warmup:,}, so schedule: {settings.schedule} could not decay: "
+            "lower optimizer.warmup, give the stage more steps, or set its restart_optimizer: "
+            "false or optimizer.schedule: inverse-sqrt."
         )
 
 

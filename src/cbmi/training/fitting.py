@@ -194,7 +194,7 @@ def _kept(config: RunSettings) -> str | None:
     begun = fit_to_corpus(config).config
     fitted = fit_to_corpus(config, restart=True)
     kept = [key for key in fitted.chosen if _get(begun, key) != _get(fitted.config, key)]
-    return f"Kept from when the run began: {_listed(begun, kept)}." if kept else None
+    return f"Kept as the run has it: {_listed(begun, kept)}." if kept else None
 
 
 def _listed(config: RunSettings, keys: Iterable[str]) -> str:

@@ -170,9 +170,9 @@ class RunDirectory:
             way_out = "choose another output=…, or delete it to start from scratch"
         elif any(change.within("stages") for change in changes):
             way_out = (
-                f"only stages that have not begun may change, and the current one may end at its "
-                f"step {progress.stage_step:,} or later; or start from its weights in a new run: "
-                f"output=… initialize={self.path}"
+                f"or start from its weights in a new run: output=… initialize={self.path}; stages "
+                "that have not begun may change, and the current one may end at its step "
+                f"{progress.stage_step:,} or later"
             )
         else:
             way_out = f"or start from its weights in a new run: output=… initialize={self.path}"

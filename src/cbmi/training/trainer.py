@@ -14,7 +14,7 @@ from cbmi.config import StageSettings
 from cbmi.data.statistics import Statistics
 from cbmi.errors import UserError
 from cbmi.objectives import Objective
-from cbmi.progress import Bar, bar, say
+from cbmi.progress import Bar, bar, counted, say
 from cbmi.signals import stop_signals
 from cbmi.training.batching.mixing import mixing_of
 from cbmi.training.cache import Interrupted
@@ -110,7 +110,7 @@ class Trainer:
             remark = f"; {longer} longer than that, and each is a step of its own"
         return (
             f"Training on {name}, in {precision}: a translator of {weights / 1e6:,.1f} million "
-            f"weights, {tokens:,} tokens per step, about {steps:,} steps per epoch{remark}"
+            f"weights, {tokens:,} tokens per step, about {counted(steps, 'step')} per epoch{remark}"
         )
 
     def _stage(self) -> StageSettings:
