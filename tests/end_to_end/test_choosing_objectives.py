@@ -111,7 +111,7 @@ def test_a_bad_file_of_weights_can_be_mended(tmp_path):
         }
     ]
     path = write_run(tmp_path, stages=stages)
-    assert "line 1: 1 numbers" in refused("train", path)
+    assert "line 1: 1 number for" in refused("train", path)
     message = refused("train", path, "stages.w.objective.per=pair")
     assert "has 19 lines, but the training text has 20" in message
     (tmp_path / "weights.txt").write_text("1\n" * 20)
