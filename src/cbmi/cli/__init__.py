@@ -18,7 +18,7 @@ from cbmi.cli import training  # noqa: F401
 
 # isort: split
 # The order in which `cbmi --help` lists the commands.
-from cbmi.cli import experiments, humaneval, models  # noqa: F401
+from cbmi.cli import experiments, humaneval, models, scoring  # noqa: F401
 from cbmi.cli.app import app
 from cbmi.errors import NobodyReads, UserError
 from cbmi.version import __version__

@@ -96,6 +96,8 @@ TargetFile = Annotated[
         help="Translations of the source; omit if its file has both sides.",
     ),
 ]
+# Pairs are scored in float32: differences of logarithms want every digit.
+SCORING_PRECISION = "fp32"
 SOURCE_HELP = "Source sentences; or both sides in one file: .tsv, .tmx, .po, .jsonl, …"
 Host = Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")]
 HostNames = Annotated[
