@@ -11,6 +11,7 @@ times; and the seconds in which a language model of that size scores so many lab
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 import time
 from statistics import median
@@ -70,6 +71,7 @@ def _now() -> float:
     return time.perf_counter()
 
 
+@functools.cache  # they take longer to make than some steps on them
 def rows(pairs: int, with_scores: bool) -> Dataset:
     random = np.random.default_rng(1)
     lengths = np.maximum(random.poisson(LENGTH, pairs), 2)

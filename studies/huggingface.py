@@ -1,11 +1,12 @@
 """Cross-entropy and CBMI in Hugging Face's trainer, beside cbmi's own training of the same size.
 
-    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 4000] [--sentences 300]
+    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 5000] [--sentences 300]
 
 RUN is a run of cbmi that has trained a translator and a language model: its vocabulary, its sizes
 and its language model are taken, and its own BLEU on the test set is printed beside. Two Marian
-models with random weights are trained for as many steps, one with each objective. OUT/results.csv
-gets a line as soon as one has ended; what stands there is not trained again.
+models with random weights are trained for as many steps, one with each objective (--objectives
+ce: with that one alone). OUT/results.csv gets a line as soon as one has ended; what stands there is
+not trained again.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
                     for name, value in row.items():
                         columns[name].append(value)
             progress.advance(len(batch))
+    columns["length"] = [len(row) for row in columns["input_ids"]]  # by which batches are made
     # Named, since not every Python can pickle a table to make a name of it.
     return Dataset(InMemoryTable.from_pydict(columns), fingerprint="training-pairs")
 
@@ -154,8 +156,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--train", nargs=2, required=True)
     parser.add_argument("--test", nargs=2, required=True)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--sentences", type=int, default=300, help="in a batch")
+    parser.add_argument("--objectives", default="ce,cbmi")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     results = options.out / "results.csv"
@@ -167,7 +170,7 @@ def main() -> None:
     data = rows_of(model, options.train)
     test = list(read_pairs(options.test, model.languages, Counter()))
     references = [target for _, target in test]
-    for objective in ("ce", "cbmi"):
+    for objective in options.objectives.split(","):
         if objective in known:
             continue
         begun = time.monotonic()
