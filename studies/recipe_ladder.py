@@ -34,6 +34,7 @@ from typing import Any, TextIO
 from cbmi.config import read_config
 from cbmi.errors import UserError
 from cbmi.files import read_json
+from cbmi.locks import locked
 from cbmi.overrides import nearest, read_mapping
 from cbmi.progress import say
 from cbmi.reporting.tables import markdown_table
@@ -175,10 +176,13 @@ def rows_of(job: Job, work: Path, seconds: float) -> tuple[list[Row], list[Row]]
 
 
 def append(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    new = not path.exists()
-    with open(path, "a", newline="", encoding="utf-8") as file:
+    # Ladders of other tasks may write to the same file.
+    with (
+        locked(path.with_name(f".{path.name}.lock")),
+        open(path, "a", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.DictWriter(file, columns)
-        if new:
+        if not path.stat().st_size:
             writer.writeheader()
         writer.writerows(rows)
 

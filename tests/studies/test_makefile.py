@@ -1,0 +1,87 @@
+"""The targets of studies/Makefile: a typo there would cost hours of a GPU."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tasks import ROOT, environment
+
+MAKE = ["make", "-f", "studies/Makefile"]
+CORPORA = {
+    "multi30k": ("train.en.gz", "train.de.gz"),
+    "docs-en-de": ("train.en.xz", "train.de.xz"),
+    "msdocs-en-de": ("train.en.xz", "train.de.xz", "train.kind.xz"),
+}
+
+
+def called(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [*MAKE, *words], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TARGETS = called(ROOT).split()
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("studies", "recipes"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for corpus, names in CORPORA.items():
+        (tmp_path / "data" / corpus).mkdir(parents=True)
+        for name in names:
+            (tmp_path / "data" / corpus / name).touch()
+    return tmp_path
+
+
+def test_every_plan_has_a_target():
+    plans = {path.stem for path in (ROOT / "studies").glob("*.yaml")}
+    commands = (ROOT / "studies" / "Makefile").read_text()
+    named = {
+        *TARGETS,
+        *re.findall(r"ladder,(\w+)", commands),
+        *re.findall(r"/(\w+)\.yaml", commands),
+    }
+    assert plans - named == {"docs-en-de-small"}  # which the experiments share
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_names_what_there_is(target, root):
+    printed = called(root, "-n", target, "SEEDS=1", "JOBS=2").replace("\\\n", " ")
+    commands = [line for line in printed.splitlines() if not line.startswith("make")]
+    assert len(commands) >= 1
+    for command in commands:
+        for word in shlex.split(command):
+            if word.startswith(("studies/", "recipes/")):
+                assert (root / word).exists(), command
+
+
+@pytest.mark.parametrize("target", ["multi30k", "students"])
+def test_its_options_are_those_of_the_ladder(target, root):
+    printed = called(root, "-n", target, f"PYTHON={sys.executable}", "RUNGS=base,ema")
+    command = shlex.split(printed.splitlines()[-1])
+    done = subprocess.run(
+        [*command, "--report"], cwd=root, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert command[command.index("--rungs") + 1] == "base,ema"
+
+
+def test_subsets(root):
+    lines = [f"{number}\n" for number in range(7)]
+    for language in ("en", "de"):
+        with gzip.open(root / "data" / "multi30k" / f"train.{language}.gz", "wt") as file:
+            file.writelines(lines)
+    made = ["data/multi30k/parallel.en", "data/multi30k/parallel.de", "data/multi30k/mono.de"]
+    called(root, "HALF=3", *made)
+    parallel_en, parallel_de, mono = ((root / name).read_text() for name in made)
+    assert parallel_en == parallel_de == "".join(lines[:3])
+    assert mono == "".join(lines[3:])
