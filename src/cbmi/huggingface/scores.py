@@ -45,16 +45,19 @@ class _GoldScores(torch.autograd.Function):
             return None, None
         total = torch.stack(given).sum(0)
         gradient = torch.empty_like(logits)
+        in_place = gradient.dtype == total.dtype
         for rows in _chunks(logits):
-            p = logits[rows].softmax(-1, dtype=total.dtype)
+            place = gradient[rows] if in_place else None  # else computed beside it, and rounded
+            chunk = torch.softmax(logits[rows], -1, dtype=total.dtype, out=place)
             if of_mean is None:
-                chunk = p.mul_(-total[rows, None])
+                chunk.mul_(-total[rows, None])
             else:
-                share = (of_mean[rows, None] / logits.shape[-1]).expand_as(p)
-                chunk = torch.addcmul(share, p, total[rows, None], value=-1, out=p)
+                share = (of_mean[rows, None] / logits.shape[-1]).expand_as(chunk)
+                torch.addcmul(share, chunk, total[rows, None], value=-1, out=chunk)
             if of_nmt is not None:
                 chunk.scatter_add_(-1, gold[rows, None], of_nmt[rows, None])
-            gradient[rows] = chunk
+            if not in_place:
+                gradient[rows] = chunk
         return gradient, None
 
 
@@ -82,13 +85,12 @@ def place_hashes(ids: list[Tensor], is_predicted: Tensor) -> Tensor:
 
     `ids`: (sentences, any length) each, what the pair consists of, -100 where there is nothing.
     """
-    sentence = torch.zeros(len(is_predicted), dtype=torch.int64, device=is_predicted.device)
-    for row in ids:
-        is_there = row != IGNORED
-        positions = is_there.cumsum(1)  # whichever side is padded
-        mixed = (row + 1) * -7046029254386353131 + positions * 2654435761
-        mixed = (mixed ^ ((mixed >> 29) & ((1 << 35) - 1))) * -4658895280553007687
-        sentence = sentence * 31 + torch.where(is_there, mixed, 0).sum(1)
+    together = torch.cat(ids, dim=1)
+    is_there = together != IGNORED
+    positions = is_there.cumsum(1)  # whichever side is padded
+    mixed = (together + 1) * -7046029254386353131 + positions * 2654435761
+    mixed = (mixed ^ ((mixed >> 29) & ((1 << 35) - 1))) * -4658895280553007687
+    sentence = torch.where(is_there, mixed, 0).sum(1)
     sentence = (sentence >> 12) & ((1 << SENTENCE_BITS) - 1)
     position = is_predicted.cumsum(1) & ((1 << POSITION_BITS) - 1)
     return (sentence[:, None] << POSITION_BITS) + position
