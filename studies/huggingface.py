@@ -113,6 +113,7 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
             bf16=torch.cuda.is_available(),
             save_strategy="no",
             report_to=[],
+            remove_unused_columns=False,  # lengths among them
             logging_steps=200,
         ),
         objective=objective,

@@ -141,15 +141,21 @@ class Preparations:
 
 
 def train(job: Job, preparations: Preparations, work: Path, device: str) -> float:
-    """Train and test the job's run; returns the seconds it took."""
+    """Train and test the job's run; returns the seconds it took, interrupted attempts included."""
     run = RunDirectory(work / job.name)
     if not run.path.exists():
         run.copy(preparations.of(job))
     begun = time.monotonic()
+    clock = run.path / "seconds.txt"
+    before = float(clock.read_text()) if clock.exists() else 0.0
     command = [sys.executable, "-m", "cbmi", "train", str(job.recipe), f"output={run.path}"]
-    with open(work / f"{job.name}.txt", "w", encoding="utf-8") as log:
-        RUNNING.run([*command, *job.settings, f"device={device}"], log)
-    return time.monotonic() - begun
+    try:
+        with open(work / f"{job.name}.txt", "a", encoding="utf-8") as log:
+            RUNNING.run([*command, *job.settings, f"device={device}"], log)
+    finally:
+        seconds = before + time.monotonic() - begun
+        clock.write_text(f"{seconds}\n")
+    return seconds
 
 
 def rows_of(job: Job, work: Path, seconds: float) -> tuple[list[Row], list[Row]]:

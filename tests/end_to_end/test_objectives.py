@@ -174,6 +174,8 @@ def test_weights_of_a_run_use_its_stages_settings(started):
         for settings in (["preset=wmt19-zh-en"], ["scale_token=0.1", "scale_sentence=0.3"])
     )
     assert given == spelt
+    message = refused("weights", started / "strong", "--objective", "cbmi", "preset=public")
+    assert "groups of 4,096 tokens, as the public code does, but this run's steps have" in message
 
 
 def test_another_text_is_weighted_as_if_it_were_trained_on(started, tmp_path):

@@ -80,6 +80,37 @@ def test_it_comes_before_the_first_result(own, experiment_file):
 
 
 @pytest.mark.slow
+def test_first_stages_that_were_known_are_named(own, plan_of, tmp_path):
+    """Their scores on the test sets could be seen."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    for name in ("demo-1-start", "demo-2-start"):
+        shutil.copytree(own / "jobs" / name, jobs / name)
+    plan = plan_of(jobs=str(jobs))
+    registration = register(plan)
+    assert registration.known_before() == ["demo-1-start", "demo-2-start"]
+    assert read_registration(plan) == registration
+
+
+@pytest.mark.slow
+def test_the_report_says_what_it_leaves_out(own, experiment_file, plan_of):
+    shutil.rmtree(own / "report", ignore_errors=True)
+    asked = experiment_file(output=str(own), register=True)
+    assert cbmi("experiment", asked, "--report").returncode == 0
+    text = (own / "report" / "report.md").read_text()
+    assert "there is no registration, so all figures here are exploratory" in text
+    plan = plan_of(report={"metric": ["chrf", "bleu"]})
+    register(plan)
+    shutil.copy(registration_file(plan), own / "registration.yaml")
+    for metric, left_out in ((["chrf", "bleu"], ""), ("chrf", "BLEU on test (demo)")):
+        path = experiment_file(output=str(own), report={"metric": metric})
+        assert cbmi("experiment", path, "--report").returncode == 0
+        text = (own / "report" / "report.md").read_text()
+        said = f"Registered, but left out of this report: {left_out}."
+        assert (said in text) == bool(left_out)
+
+
+@pytest.mark.slow
 def test_the_report_marks_what_goes_beyond_it(own, experiment_file, plan_of, systems):
     fewer = {name: systems[name] for name in ("ce", "cbmi")}
     plan = plan_of(systems=fewer, seeds=[1, 3])

@@ -133,6 +133,18 @@ def test_the_first_label_is_not_predicted_from_nothing():
     assert batch["lm"].tolist() == [[0.0, -2.0, -3.0]]
 
 
+@pytest.mark.parametrize("surplus", [-1, 1, 2])
+@pytest.mark.parametrize("kind", ["marian", "llama"])
+def test_scores_of_another_length_are_refused(kind, surplus):
+    is_causal = kind == "llama"
+    collator = AdaptiveCollator(tiny.tokenizer(), model=None if is_causal else tiny.model(kind))
+    row = (tiny.causal_dataset(1) if is_causal else tiny.dataset(1))[0]
+    count = sum(label != -100 for label in row["labels"])
+    collator([row | {"lm": [-1.0] * count}])
+    with pytest.raises(UserError, match=f"{count} labels to predict but {count + surplus} values"):
+        collator([row | {"lm": [-1.0] * (count + surplus)}])
+
+
 def test_rows_without_labels_are_inputs_alone():
     batch = AdaptiveCollator(tiny.tokenizer())([{"input_ids": [5, 6]}, {"input_ids": [7]}])
     assert batch["input_ids"].tolist() == [[5, 6], [7, tiny.PAD]]

@@ -99,6 +99,14 @@ def test_bad_language_models_are_refused(tmp_path):
         train_language_model(
             tiny.tokenizer(), tiny.dataset(2).to_iterable_dataset(), start=1, output=tmp_path
         )
+    with pytest.raises(UserError, match="T5ForConditionalGeneration has an encoder"):
+        LanguageModelScores(tiny.model("t5"), start=1)
+    lm.config.max_position_embeddings = 4
+    LanguageModelScores(lm, start=1).log_probabilities([[5, 6, 7, 8]])
+    with pytest.raises(
+        UserError, match="a row of 5 labels, but the language model reads at most 4"
+    ):
+        LanguageModelScores(lm, start=1).log_probabilities([[5], [5, 6, 7, 8, 9]])
     data = Dataset.from_list([{"labels": [5, 70]}])
     with pytest.raises(UserError, match=r"label 70.*belongs to another tokenizer"):
         LanguageModelScores(lm, start=tiny.BOS).add_to(data)

@@ -338,6 +338,23 @@ def test_trains_with(tmp_path, settings):
     assert 0 < result.training_loss < 10
 
 
+def test_accumulation_changes_nothing_but_rounding_in_bf16(tmp_path):
+    """Weights of the step are taken beforehand, without a graph; the gradient must not go too."""
+    whole = trained(tmp_path, per_device_train_batch_size=16, bf16=True, max_steps=5)
+    parts = trained(
+        tmp_path,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=4,
+        bf16=True,
+        max_steps=5,
+    )
+    before = tiny.weights_of(tiny.model("marian"))
+    moved = max((whole[name] - before[name]).abs().max().item() for name in whole)
+    apart = max((whole[name] - parts[name]).abs().max().item() for name in whole)
+    assert moved > 0.01
+    assert apart < moved / 20
+
+
 @pytest.mark.parametrize("kind", ["marian", "llama"])
 def test_trains_adapters(tmp_path, kind):
     from peft import LoraConfig, get_peft_model
@@ -379,6 +396,25 @@ def refused(tmp_path, match: str, **settings) -> None:
     with pytest.raises(UserError, match=match) as error:
         tiny.trainer(tmp_path, **settings)
     assert str(error.value).count(". ") == 0
+
+
+def test_collators_that_know_no_columns_are_refused(tmp_path):
+    data = tiny.scored(tiny.dataset(4))
+    network = tiny.model("marian")
+    stock = transformers.DataCollatorForSeq2Seq(tiny.tokenizer(), model=network)
+    for collator, match in (
+        (None, "data_collator: give AdaptiveCollator"),
+        (stock, "DataCollatorForSeq2Seq knows no column 'lm'"),
+        (transformers.default_data_collator, "default_data_collator knows no column 'lm'"),
+    ):
+        with pytest.raises(UserError, match=match):
+            AdaptiveSeq2SeqTrainer(
+                network,
+                tiny.arguments(tmp_path),
+                objective="cbmi",
+                train_dataset=data,
+                data_collator=collator,
+            )
 
 
 def test_bad_choices_are_refused(tmp_path, monkeypatch):

@@ -156,7 +156,7 @@ class Exchange:
 
 class _Rank:
     def __init__(self, exchange, number):
-        self.exchange, self.number = exchange, number
+        self.exchange, self.rank = exchange, number
 
     def sum(self, values):
         first, second = self.gather(values)
@@ -166,7 +166,7 @@ class _Rank:
         return torch.minimum(*self.gather(values))
 
     def gather(self, value):
-        return self.exchange.both(self.number, value)
+        return self.exchange.both(self.rank, value)
 
 
 def on_two_ranks(function):

@@ -135,6 +135,26 @@ def test_shuffled_weights_are_the_same_multiset(name):
     assert not shuffled.requires_grad
 
 
+def test_equal_places_get_weights_of_their_own():
+    """Hugging Face's trainer knows a pair by its text, and a step may have the same pair twice."""
+    case = batch()
+    case = replace(case, corpus_index=case.corpus_index // 3)
+    plain = case.losses(objective("focal"))[1]
+    assert len(plain.unique()) == len(plain)
+    ends = torch.tensor([0, sum(LENGTHS[:3]), sum(LENGTHS)])
+
+    def half(number, ranks):
+        places = torch.arange(ends[number], ends[number + 1])
+        mine = case.rows(places, LENGTHS[3 * number : 3 * number + 3])
+        return mine.losses(objective("focal", shuffled=True), ranks=ranks)[1]
+
+    for shuffled in (
+        case.losses(objective("focal", shuffled=True))[1],
+        torch.cat(on_two_ranks(half)),
+    ):
+        assert_equal(plain.detach().sort().values, shuffled.sort().values)
+
+
 @pytest.mark.parametrize("name", WEIGHTING)
 def test_weights_shuffled_within_sentences_stay_in_them(name):
     case, values = batch(), FILE if name == "weights-file" else {}

@@ -10,7 +10,9 @@ import torch
 from tasks import WORLD, cbmi, every_objective, read_log, refused, run_values, write_run, write_task
 
 from cbmi.data.prepare import open_training_corpora
+from cbmi.experiments.results import preparation_cost
 from cbmi.training.batching.builder import BatchBuilder, Segmentation
+from cbmi.training.run import RunDirectory
 
 SAMPLED = {"dropout": 0.3, "samples": 3}
 
@@ -99,6 +101,10 @@ def test_a_cached_language_model_is_the_frozen_one(task):
     assert losses(runs["cached"]) == pytest.approx(losses(runs["frozen"]), abs=1e-5)
     folders = sorted((runs["cached"] / "cache" / "adapt").iterdir())
     assert [folder.name for folder in folders] == ["0", "1", "2"]
+    cost = preparation_cost(RunDirectory(runs["cached"]), ["adapt"])
+    assert cost.bytes == sum((folder / "log_p").stat().st_size for folder in folders)
+    assert cost.bytes > 3 * 60  # a value for every token of 60 pairs at least
+    assert cost.seconds > 0
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ STOPPING = (
 )
 # Settings of a run that say where it runs and where its files lie, not what it computes.
 OF_THE_MACHINE = (*FREE_TO_CHANGE, "data.train", "data.valid", "data.test", "seed", "initialize")
+KNOWN_BEFORE = "first stages that were tested before"
 CHANGES_SHOWN = 3
 
 
@@ -77,6 +78,17 @@ class Registration:
                 for system in task["systems"]:
                     yield name, seed, system
 
+    def outcomes(self) -> Iterator[tuple[str, str, str]]:
+        """Task, test set and metric of every score."""
+        for name, task in self.hypotheses["tasks"].items():
+            for test_set in task["sets"]:
+                for metric in task["metrics"]:
+                    yield name, test_set, metric
+
+    def known_before(self) -> list[str]:
+        """Shared first stages that had been trained and tested when this was written."""
+        return list(self.hypotheses.get(KNOWN_BEFORE, ()))
+
     def primary(self) -> list[str]:
         """The main outcome of each task: its first metric on its first test set."""
         texts = []
@@ -107,6 +119,10 @@ def register(plan: Plan) -> Registration:
             "system is trained: choose another output=… and jobs=…, or set register: false."
         )
     hypotheses = _hypotheses(plan)
+    starts = [job for job in plan.jobs.values() if job.kind is JobKind.START]
+    known_before = [job.id for job in starts if job.done()]
+    if known_before:
+        hypotheses[KNOWN_BEFORE] = known_before
     registration = Registration(time.strftime("%Y-%m-%d"), _digest(hypotheses), hypotheses)
     write_atomically(registration_file(plan), registration.to_yaml())
     return registration

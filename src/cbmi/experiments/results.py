@@ -28,6 +28,7 @@ from cbmi.inspection.prior_accuracy import PriorAccuracy
 from cbmi.locks import locked
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
 from cbmi.training.records import read_log
+from cbmi.training.run import RunDirectory
 from cbmi.training.world import choose_device, device_name
 from cbmi.version import __version__
 
@@ -93,7 +94,7 @@ def _result_of_run(job: Job, steps_before: int) -> JobResult:
         loss=last.get("loss"),
         weights={key: last[key] for key in WEIGHTS if key in last},
         parameters=_parameters(job),
-        preparation=_preparation(job),
+        preparation=preparation_cost(job.run, job.stages),
     )
 
 
@@ -123,17 +124,18 @@ def _count_parameters(file: Path) -> int:
     return count
 
 
-def _preparation(job: Job) -> PreparationCost:
-    """Of what this job's objective wanted before its first step."""
-    folders = [job.run.data / "train" / "statistics"]
-    folders += [job.run.cache / stage for stage in job.stages]
+def preparation_cost(run: RunDirectory, stages: Iterable[str]) -> PreparationCost:
+    """Of what the objectives of these stages wanted before their first step."""
+    folders = [run.data / "train" / "statistics"]
+    folders += (run.data / "segmentations").glob("*/statistics")
+    folders += [run.cache / stage for stage in stages]
     seconds = 0
     size = 0
     for folder in folders:
-        for file in folder.glob("*"):
+        for file in folder.rglob("*"):  # with several segmentations, a folder for each
             if file.suffix == ".json":
                 seconds += read_json(file).get("seconds", 0.0)
-            else:
+            elif file.is_file():
                 size += file.stat().st_size
     return PreparationCost(round(seconds, 2), size)
 

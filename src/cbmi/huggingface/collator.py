@@ -67,7 +67,7 @@ class AdaptiveCollator:
             batch["decoder_input_ids"] = decoder_inputs(self.model, batch["labels"])
         for name in COLUMNS:
             if name in rows[0]:
-                batch[name] = _values(name, rows, batch["labels"])
+                batch[name] = _values(name, rows, batch["labels"], self.model is None)
         return batch
 
     def _padded(
@@ -104,14 +104,14 @@ def _check_causal(row: Row) -> None:
         )
 
 
-def _values(name: str, rows: Sequence[Row], labels: Tensor) -> Tensor:
+def _values(name: str, rows: Sequence[Row], labels: Tensor, is_causal: bool) -> Tensor:
     """(labels' shape) float32: the column's values at the labels that are predicted."""
     is_predicted = labels.numpy() != IGNORED
     counts = is_predicted.sum(1).tolist()
     own_values = []
     for row, count in zip(rows, counts, strict=True):
         own = _array(row[name], torch.float32).reshape(-1)
-        if len(own) == count + 1 and row["labels"][0] != IGNORED:
+        if is_causal and len(own) == count + 1 and row["labels"][0] != IGNORED:
             own = own[1:]  # the first label of a decoder-only model's row is not predicted
         if len(own) == 1 and name == WEIGHTS:
             own = own.repeat(count)  # one for the whole pair

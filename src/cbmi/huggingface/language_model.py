@@ -111,6 +111,7 @@ def _three_epochs(folder: Path) -> TrainingArguments:
         learning_rate=5e-4,
         warmup_steps=500,
         lr_scheduler_type="linear",
+        label_smoothing_factor=0.1,  # as cbmi's own language model
         bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
         save_total_limit=1,
         report_to=[],
@@ -173,6 +174,11 @@ class LanguageModelScores:
             lm = _load(Path(folder))
             if tokenizer is not None:
                 _check_tokenizers(_tokenizer_of(folder), tokenizer, folder)
+        if getattr(lm.config, "is_encoder_decoder", False):
+            raise UserError(
+                f"lm: {type(lm).__name__} has an encoder; give a causal language model, such as "
+                "train_language_model makes."
+            )
         self.lm: Any = lm
         self.size = int(lm.get_output_embeddings().weight.shape[0])
         beyond = [number for number in self.start if not 0 <= number < self.size]
@@ -257,6 +263,12 @@ class LanguageModelScores:
         if not any(lengths):
             return [[] for _ in labels]
         first = len(self.start)
+        positions = getattr(self.lm.config, "max_position_embeddings", None)
+        if positions is not None and first + max(lengths) - 1 > positions:
+            raise UserError(
+                f"the dataset has a row of {max(lengths)} labels, but the language model reads at "
+                f"most {positions} tokens, the start among them: leave longer rows out."
+            )
         ids = torch.zeros(len(labels), first + max(lengths), dtype=torch.int64)
         ids[:, :first] = torch.tensor(self.start)
         mask = torch.zeros_like(ids)

@@ -71,10 +71,16 @@ class AdaptiveTrainer(Trainer):
                 "one process with several GPUs (DataParallel) is not supported: start one process "
                 "per GPU with torchrun, or choose a GPU with CUDA_VISIBLE_DEVICES."
             )
+        collator = self.data_collator
+        if self._needed_columns() and collator.__module__.startswith("transformers."):
+            raise UserError(
+                f"data_collator: {getattr(collator, '__name__', type(collator).__name__)} knows "
+                f"no column '{self._needed_columns()[0]}'; give AdaptiveCollator."
+            )
         if self.train_dataset is not None:
             self._check_columns(self.train_dataset)
         self._is_causal = not self.model.config.is_encoder_decoder  # type: ignore[union-attr]
-        self._ranks = ProcessGroup(self.args.world_size, self.args.device)
+        self._ranks = ProcessGroup(self.args.process_index, self.args.world_size, self.args.device)
         self.compute_loss_func = self._adaptive_loss
         self._inputs: ObjectiveInputs | None = None  # made when first needed
         self._columns: dict[str, Tensor] = {}  # of the micro-batch whose loss is computed
@@ -319,7 +325,12 @@ def _refuse_unfit(args: Any, others: Mapping[str, Any]) -> None:
         raise UserError(
             "use_liger_kernel: its fused loss gives no logits to weight; set it to False."
         )
-    collator = type(others.get("data_collator")).__name__
+    if others.get("data_collator") is None:
+        raise UserError(
+            "data_collator: give AdaptiveCollator(tokenizer, model=model), or for a decoder-only "
+            "model AdaptiveCollator(tokenizer)."
+        )
+    collator = type(others["data_collator"]).__name__
     is_packed = getattr(args, "packing", False) or getattr(args, "padding_free", False)
     if is_packed or collator == "DataCollatorWithFlattening":
         raise UserError(

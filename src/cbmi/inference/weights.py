@@ -33,7 +33,7 @@ from cbmi.training.batching.micro_batch import (
     make_micro_batch,
 )
 from cbmi.training.batching.plan import EpochPlan, split
-from cbmi.training.checks import PUBLIC_GROUPS, check_groups
+from cbmi.training.checks import PUBLIC_GROUPS
 from cbmi.training.scores import dropout_samples, token_scores
 from cbmi.training.seeds import seed_for
 from cbmi.training.stage_inputs import (
@@ -121,9 +121,14 @@ def compute_weights(
             )
     stage = model.config.last_stage_with(name)
     groups = stage.groups if stage else None
+    step_tokens = store.read_state(model.folder).step_tokens
     if groups is None and "groups" in needs:
         groups = PUBLIC_GROUPS
-    check_groups(groups, store.read_state(model.folder).step_tokens, f"objective '{name}'")
+        if step_tokens % groups:
+            raise UserError(
+                f"objective '{name}' compares groups of {groups:,} tokens, as the public code "
+                f"does, but this run's steps have {step_tokens:,}: set compare to batch or lengths."
+            )
     with model.run.lock():
         text = _open_text(model, files, folder)
         corpus = text.corpus

@@ -13,6 +13,10 @@ T = TypeVar("T")
 class Ranks(Protocol):
     """What objectives ask of the processes."""
 
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all ranks."""
 
@@ -26,8 +30,9 @@ class Ranks(Protocol):
 class ProcessGroup:
     """The `size` processes of torch.distributed's default group."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        """`device`: this process's."""
+    def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        """`rank` and `device`: this process's."""
+        self.rank = rank
         self.size = size
         self.device = device
 
@@ -58,4 +63,4 @@ class ProcessGroup:
         return gathered
 
 
-SINGLE_RANK = ProcessGroup(1, torch.device("cpu"))
+SINGLE_RANK = ProcessGroup(0, 1, torch.device("cpu"))

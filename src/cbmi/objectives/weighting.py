@@ -70,11 +70,13 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
     )  # float64: float32 cannot hold every index of a large corpus
     random_key = scores.uniform("shuffle") + filler
     mine = torch.stack([place, random_key, weights.detach().double()])
-    everyone = torch.cat(scores.ranks.gather(mine), dim=1)
-    all_places, all_keys, all_weights = everyone.unbind()
-    shuffled_weights = all_weights[all_keys.argsort()]
-    rank_in_corpus_order = torch.searchsorted(all_places.sort().values, place)
-    return shuffled_weights[rank_in_corpus_order].to(weights.dtype)
+    gathered = scores.ranks.gather(mine)
+    all_places, all_keys, all_weights = torch.cat(gathered, dim=1).unbind()
+    shuffled_weights = torch.empty_like(all_weights)
+    # Sorted, not searched for: places of tokens may be equal, and each still gets a weight.
+    shuffled_weights[all_places.argsort(stable=True)] = all_weights[all_keys.argsort()]
+    first = sum(other.shape[1] for other in gathered[: scores.ranks.rank])
+    return shuffled_weights[first : first + len(weights)].to(weights.dtype)
 
 
 def shuffle_within_sentences(weights: Tensor, scores: TokenScores) -> Tensor:

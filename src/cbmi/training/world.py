@@ -32,8 +32,7 @@ class World(ProcessGroup):
     """This process's place among `size` processes, and what they do together."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        super().__init__(size, device)
-        self.rank = rank
+        super().__init__(rank, size, device)
         self.first = rank == 0
 
     def any(self, flag: bool) -> bool:
