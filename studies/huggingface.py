@@ -2,11 +2,11 @@
 
     python studies/huggingface.py RUN OUT --train F F --test F F [--steps 5000] [--sentences 300]
 
-RUN is a run of cbmi that has trained a translator and a language model: its vocabulary, its sizes
-and its language model are taken, and its own BLEU on the test set is printed beside. Two Marian
-models with random weights are trained for as many steps, one with each objective (--objectives
-ce: with that one alone). OUT/results.csv gets a line as soon as one has ended; what stands there is
-not trained again.
+RUN is a run of cbmi that has trained a translator and a language model. Two Marian models begin
+with the random weights that its translator began with, and are trained with its optimizer, one with
+each objective (--objectives ce: with that one alone). Its language model scores the labels, and its
+own BLEU on the test set is printed beside. Steps have so many sentences, not so many pieces.
+OUT/results.csv gets a line as soon as a model is tested; what stands there is not trained again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from cbmi.files import read_json
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import packed_batches
-from cbmi.interop.marian import marian_config
+from cbmi.interop.marian import marian_config, marian_weights
 from cbmi.progress import bar, say
+from cbmi.training.networks import new_translator
 
 COLUMNS = ("objective", "steps", "seconds", "bleu", "chrf")
 LONGEST = 128  # pieces of a pair that is trained on
@@ -96,8 +97,13 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
     size = len(model.target)
     shared = model.config.data.vocabulary.shared
     config = MarianConfig(**marian_config(model.translator.shape, size, size, shared))
-    config.dropout = model.config.model.dropout
     network = MarianMTModel(config)
+    # The weights that cbmi's own training began with.
+    initial = new_translator(model.config, (len(model.source), size), model.config.seed)
+    weights = {name: value.detach() for name, value in marian_weights(initial).items()}
+    network.load_state_dict(weights, strict=False)
+    network.tie_weights()
+    optimizer = model.config.optimizer
     trainer = AdaptiveSeq2SeqTrainer(
         network,
         Seq2SeqTrainingArguments(
@@ -105,11 +111,14 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
             max_steps=options.steps,
             per_device_train_batch_size=options.sentences,
             **little_padding(),
-            learning_rate=1e-3,
-            warmup_steps=options.steps // 8,
+            learning_rate=optimizer.peak_lr,
+            warmup_steps=optimizer.warmup,
             lr_scheduler_type="linear",
-            label_smoothing_factor=0.1,
-            adam_beta2=0.98,
+            label_smoothing_factor=model.config.label_smoothing,
+            adam_beta1=optimizer.betas[0],
+            adam_beta2=optimizer.betas[1],
+            adam_epsilon=optimizer.eps,
+            max_grad_norm=optimizer.clip,
             bf16=torch.cuda.is_available(),
             save_strategy="no",
             report_to=[],
