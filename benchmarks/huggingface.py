@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
@@ -75,16 +76,22 @@ def _now() -> float:
 def rows(pairs: int, with_scores: bool) -> Dataset:
     random = np.random.default_rng(1)
     lengths = np.maximum(random.poisson(LENGTH, pairs), 2)
-    columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
+    ends = lengths.cumsum()
+    columns = {}
+    for name in ("input_ids", "labels"):
+        ids = random.integers(4, PIECES, ends[-1])
+        ids[ends - 1] = EOS
+        columns[name] = _lists(ids, ends)
     if with_scores:
-        columns["lm"] = []
-    for length in lengths:
-        for name in ("input_ids", "labels"):
-            columns[name].append([*random.integers(4, PIECES, length - 1).tolist(), EOS])
-        if with_scores:
-            columns["lm"].append((-random.exponential(3, length)).astype(np.float32).tolist())
+        columns["lm"] = _lists(-random.exponential(3, ends[-1]).astype(np.float32), ends)
     # Named, since not every Python can pickle a table to make a name of it.
-    return Dataset(InMemoryTable.from_pydict(columns), fingerprint=f"{pairs}-{with_scores}")
+    table = InMemoryTable(pyarrow.table(columns))
+    return Dataset(table, fingerprint=f"{pairs}-{with_scores}")
+
+
+def _lists(values: np.ndarray, ends: np.ndarray) -> pyarrow.Array:
+    """The values as a column of lists; `ends`: where each list ends."""
+    return pyarrow.ListArray.from_arrays(np.concatenate([[0], ends]).astype(np.int32), values)
 
 
 def marian(size: str) -> MarianMTModel:

@@ -110,6 +110,28 @@ CONTROLLED = [
 
 
 @pytest.mark.parametrize(("name", "values"), CASES + CONTROLLED, ids=str)
+def test_fillers_may_lie_between_sentences(name, values):
+    """As in Hugging Face's padded batches."""
+    case, chosen = batch(), objective(name, **values)
+    order = []
+    is_real = []
+    start = 0
+    for length in LENGTHS:
+        order += [*range(start, start + length), 4]
+        is_real += [True] * length + [False]
+        start += length
+    real = torch.tensor(is_real)
+    filled = case.rows(torch.tensor(order), (*LENGTHS, len(LENGTHS)))
+    filled.mask[~real] = False
+    filled.sentence[real] = case.sentence
+    filled.sentence[~real] = len(LENGTHS)
+    filled.samples[:, ~real] = -1e6
+    losses, _ = filled.losses(chosen)
+    assert_equal(losses[real], case.losses(chosen)[0])
+    assert (losses[~real] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "values"), CASES + CONTROLLED, ids=str)
 def test_two_ranks_give_what_one_gives(name, values):
     case, chosen = batch(), objective(name, **values)
     ends = torch.tensor([0, sum(LENGTHS[:3]), sum(LENGTHS)])

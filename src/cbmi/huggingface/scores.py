@@ -72,14 +72,6 @@ def gold_scores(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     return nmt, mean
 
 
-def in_order(is_predicted: Tensor) -> Tensor:
-    """(sentences · length,): places of the predicted labels in order, then those of the others.
-
-    is_predicted (sentences, length). (The device need not tell the host how many there are.)
-    """
-    return (~is_predicted.flatten()).to(torch.uint8).argsort(stable=True)
-
-
 def place_hashes(ids: list[Tensor], is_predicted: Tensor) -> Tensor:
     """(sentences, length): a number for each label that depends on its pair and position alone.
 

@@ -30,7 +30,7 @@ from cbmi.huggingface.columns import (
     split,
 )
 from cbmi.huggingface.inputs import ObjectiveInputs, objective_inputs
-from cbmi.huggingface.scores import gold_scores, in_order, place_hashes
+from cbmi.huggingface.scores import gold_scores, place_hashes
 from cbmi.huggingface.weights import WeightLog, weighted_rows, with_weights_of_file
 from cbmi.objectives import NEEDS, Objective, TokenScores, build
 from cbmi.objectives.base import join
@@ -229,7 +229,7 @@ class AdaptiveTrainer(Trainer):
     def token_scores(
         self, outputs: Any, labels: Tensor, columns: Batch, ranks: Ranks
     ) -> TokenScores:
-        """Scores of the predicted labels in order; the other places follow as fillers."""
+        """Scores of all labels, row after row; those that are not predicted are fillers."""
         logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
         if logits is None:
             raise UserError("the model gave no logits; a fused loss (Liger) cannot be weighted.")
@@ -248,7 +248,6 @@ class AdaptiveTrainer(Trainer):
         is_predicted = labels != IGNORED
         gold = labels.clamp(min=0).flatten()
         nmt, mean = gold_scores(logits.flatten(0, 1), gold)
-        order = in_order(is_predicted)
         sentences = len(labels)
         sentence = torch.arange(sentences, device=labels.device).repeat_interleave(labels.shape[1])
         # Fillers are a sentence of their own, without tokens.
@@ -256,20 +255,20 @@ class AdaptiveTrainer(Trainer):
         inputs = self._objective_inputs(logits.shape[-1], labels.device)
         places = place_hashes([columns[SOURCE], labels], is_predicted)
         return TokenScores(
-            nmt=nmt[order],
-            mean=mean[order],
-            lm=self._column(columns, LM)[order] if "lm" in needs else None,
-            mask=is_predicted.flatten()[order],
-            sentence=sentence[order],
+            nmt=nmt,
+            mean=mean,
+            lm=self._column(columns, LM) if "lm" in needs else None,
+            mask=is_predicted.flatten(),
+            sentence=sentence,
             sentences=sentences + 1,
             longest=-(ranks if together else SINGLE_RANK).min(-is_predicted.sum(1).max()),
-            gold=gold[order] if inputs.ids is None else inputs.ids[gold[order]],
-            corpus_index=places.flatten()[order],
+            gold=gold if inputs.ids is None else inputs.ids[gold],
+            corpus_index=places.flatten(),
             ranks=ranks,
             seed=self.args.seed + (self.state.global_step << 20),
             frequency=inputs.frequency,
             boundaries=inputs.boundaries,
-            given=self._column(columns, WEIGHTS)[order] if "weights" in needs else None,
+            given=self._column(columns, WEIGHTS) if "weights" in needs else None,
         )
 
     def _column(self, columns: Batch, name: str) -> Tensor:

@@ -81,6 +81,9 @@ def shuffle(weights: Tensor, scores: TokenScores) -> Tensor:
 
 def shuffle_within_sentences(weights: Tensor, scores: TokenScores) -> Tensor:
     """The weights, detached, dealt out at random among the tokens of each sentence."""
-    # Sentences lie one after another: sorting these keys changes the order within them only.
-    keys = scores.sentence + scores.uniform("shuffle")
-    return weights.detach()[keys.argsort()]
+    # Fillers may lie between the tokens of two sentences: they are dealt each other's weights.
+    dealt = torch.empty_like(weights.detach())
+    by_sentence = scores.sentence.argsort(stable=True)
+    random_order = (scores.sentence + scores.uniform("shuffle")).argsort()
+    dealt[by_sentence] = weights.detach()[random_order]
+    return dealt
