@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tasks import ROOT, environment
 
-MAKE = ["make", "-f", "studies/Makefile"]
+MAKE = ["make", "--no-print-directory", "-f", "studies/Makefile"]
 CORPORA = {
     "multi30k": ("train.en.gz", "train.de.gz"),
     "docs-en-de": ("train.en.xz", "train.de.xz"),
@@ -21,9 +21,9 @@ CORPORA = {
 
 
 def called(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [*MAKE, *words], cwd=folder, env=environment(), capture_output=True, text=True
-    )
+    # The tests themselves may run under make, which leaves its own options to those below it.
+    env = {name: value for name, value in environment().items() if not name.startswith("MAKE")}
+    done = subprocess.run([*MAKE, *words], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
