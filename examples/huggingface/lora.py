@@ -29,14 +29,17 @@ if tokenizer.pad_token is None:
 model = AutoModelForCausalLM.from_pretrained(options.model)
 
 
+def read_lines(file):
+    with open(file, encoding="utf-8", newline="\n") as lines:
+        return [line.rstrip("\r\n") for line in lines]
+
+
 def prompt(source):
     return tokenizer(f"{options.instruction}\n{source}\n")["input_ids"]
 
 
 rows = []
-source_lines, target_lines = (
-    Path(file).read_text(encoding="utf-8").splitlines() for file in options.train
-)
+source_lines, target_lines = map(read_lines, options.train)
 for source, target in zip(source_lines, target_lines, strict=True):
     before = prompt(source)
     after = tokenizer(target, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]

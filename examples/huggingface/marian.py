@@ -32,8 +32,13 @@ tokenizer = AutoTokenizer.from_pretrained(options.model)
 model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
 
 
+def read_lines(file):
+    with open(file, encoding="utf-8", newline="\n") as lines:
+        return [line.rstrip("\r\n") for line in lines]
+
+
 def read(files):
-    source, target = (Path(file).read_text(encoding="utf-8").splitlines() for file in files)
+    source, target = map(read_lines, files)
     return Dataset.from_dict(
         dict(tokenizer(source, text_target=target, truncation=True, max_length=256))
     )

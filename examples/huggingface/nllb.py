@@ -34,7 +34,14 @@ tokenizer = AutoTokenizer.from_pretrained(
     options.model, src_lang=from_language, tgt_lang=to_language
 )
 model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
-source, target = (Path(file).read_text(encoding="utf-8").splitlines() for file in options.train)
+
+
+def read_lines(file):
+    with open(file, encoding="utf-8", newline="\n") as lines:
+        return [line.rstrip("\r\n") for line in lines]
+
+
+source, target = map(read_lines, options.train)
 data = Dataset.from_dict(
     dict(tokenizer(source, text_target=target, truncation=True, max_length=256))
 )

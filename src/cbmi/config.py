@@ -433,6 +433,10 @@ class RunSettings(Settings):
         """The resolved settings as plain YAML types."""
         return self.model_dump(mode="json", by_alias=True)
 
+    def given(self) -> dict[str, Any]:
+        """As `plain`, but without defaults: what is missing is chosen to fit the corpus."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
 
 def read_config(path: str | Path, overrides: Iterable[str] = ()) -> RunSettings:
     """The run that a YAML file and `key=value` overrides describe."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+# rich draws from Python's random numbers when it is imported; those of a caller stay as they were.
+_state = random.getstate()
+from rich.console import Console  # noqa: E402
+from rich.progress import (  # noqa: E402
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+random.setstate(_state)
 
 # Seconds between two lines: at first, and after long work.
 SHORTEST_PAUSE = 10.0

@@ -76,13 +76,17 @@ def test_every_piece_belongs_to_one_word(pieces):
     assert sum(sums(joined, [1] * len(pieces))) == pytest.approx(len(pieces))
 
 
-PIECES = ["▁", "▁Das", "haus", ".", "</s>", "漢", "▁漢", "字a", "ab", "▁x漢", "<0xC4>", "<s>"]
+PIECES = ["▁", "▁Das", "haus", ".", "，", "</s>", "漢", "▁漢", "字a", "ab", "▁x漢", "<s>"]
+SPELT = ["C", "ä", "換", "カ", "😀"]  # in bytes
+text_piece = st.sampled_from(PIECES).map(lambda piece: [piece])
+byte_pieces = st.sampled_from(SPELT).map(
+    lambda character: [f"<0x{byte:02X}>" for byte in character.encode()]
+)
 
 
-@given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1), min_size=1))
-def test_words_of_many_tokens_are_those_of_each_sentence(sentences):
-    """Without bytes, which `words` decodes first."""
-    sentences = [[piece for piece in one if piece != "<0xC4>"] or ["▁Das"] for one in sentences]
+@given(st.lists(st.lists(st.one_of(text_piece, byte_pieces), min_size=1), min_size=1))
+def test_words_of_many_tokens_are_those_of_each_sentence(parts):
+    sentences = [list(chain(*sentence)) for sentence in parts]
     expected = []
     number = 0
     for sentence in sentences:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cbmi.data.formats.entry import REASONS
 from cbmi.digests import sha256
 from cbmi.errors import UserError
 from cbmi.files import disk_errors, read_json
@@ -170,14 +171,18 @@ class SideWriter:
 class Corpus:
     """Pairs of id sequences, each with its end of sentence."""
 
+    SKIPPED = "skipped"  # the file of what `read_pairs` skipped, if there is any
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._skipped_file = folder / self.SKIPPED
         self.meta = read_meta(folder)
         try:
             meta = self.meta
             self.source = Side(folder, "source", meta.dtype, meta.tokens["source"], meta.pairs)
             self.target = Side(folder, "target", meta.dtype, meta.tokens["target"], meta.pairs)
-            # (pairs,): the line of the text that each pair comes from, counted from 0.
+            # (pairs,): the line of the text that each pair comes from, counted from 0, without
+            # those that `read_pairs` skips.
             self.lines = map_array(folder / "lines", np.dtype(np.int64), len(self))
         except (KeyError, TypeError):
             raise damaged(folder / "meta.json") from None
@@ -197,6 +202,17 @@ class Corpus:
     def text_lines(self) -> int:
         """Lines of the text it was made from, including those of pairs that were left out."""
         return len(self) + sum(self.meta.left_out.values())
+
+    def lines_of_text(self) -> np.ndarray:
+        """(pairs,): the line of the text that each pair comes from, counted from 0.
+
+        Of a file of another format than plain lines, each of its entries counts as a line.
+        """
+        count = sum(self.meta.left_out.get(reason, 0) for reason in REASONS)
+        if not count:
+            return self.lines
+        skipped = map_array(self._skipped_file, np.dtype(np.int64), count)
+        return self.lines + np.searchsorted(skipped, self.lines, side="right")
 
     def lengths(self) -> np.ndarray:
         """(2, pairs): pieces of source and target."""

@@ -230,6 +230,7 @@ def encode(
     title = f"Encoding {folder.name}"
     files = [file for corpus in corpora for file in corpus]
     parts = []
+    all_skipped: list[int] = []
     with atomic_folder(folder) as temporary, unchanged(files):
         with (
             SideWriter(temporary, "source", dtype) as source_side,
@@ -240,12 +241,18 @@ def encode(
             encoder = _Encoder(vocabularies, (source_side, target_side), longest, drop_copies)
             for corpus in corpora:
                 before = encoder.tally.kept
-                pairs = read_pairs(corpus, languages, counts)
+                first = progress.done
+                skipped: list[int] = []
+                pairs = read_pairs(corpus, languages, counts, skipped=skipped)
                 while chunk := list(islice(pairs, CHUNK)):
                     kept = encoder.add(chunk)
                     line_numbers.write((progress.done + kept).tobytes())
                     progress.advance(len(chunk))
                 parts.append(encoder.tally.kept - before)
+                all_skipped += [first + number for number in skipped]
+        if all_skipped:
+            skipped_file = temporary / Corpus.SKIPPED
+            skipped_file.write_bytes(np.array(all_skipped, np.int64).tobytes())
         tally = encoder.tally
         left_out = _left_out(tally, longest, counts)
         if not tally.kept:

@@ -42,14 +42,15 @@ def read_pairs(
     languages: Languages,
     counts: Counter[str],
     on_read: OnRead | None = None,
+    skipped: list[int] | None = None,
 ) -> Iterator[Pair]:
     """Source and target lines, from two aligned files or from one file that holds both sides.
 
     Lines are as `decode_lines` gives them. Entries of one file that are not pairs are left out,
-    and counted in `counts` by reason.
+    and counted in `counts` by reason; `skipped` gets the number of pairs before each of them.
     """
     if len(paths) == 1:
-        yield from _read_file(paths[0], languages, counts, on_read)
+        yield from _read_file(paths[0], languages, counts, on_read, skipped)
         return
     source_path, target_path = paths
     sources = read_lines(source_path, counts, on_read)
@@ -66,16 +67,24 @@ def read_pairs(
 
 
 def _read_file(
-    path: str, languages: Languages, counts: Counter[str], on_read: OnRead | None
+    path: str,
+    languages: Languages,
+    counts: Counter[str],
+    on_read: OnRead | None,
+    skipped: list[int] | None,
 ) -> Iterator[Pair]:
     if is_plain(path, languages):
         yield from _read_columns(path, counts, on_read)
         return
+    pairs = 0
     for entry in read_entries(path, languages, on_read=on_read):
         if entry.left_out is None:
+            pairs += 1
             yield entry.source, entry.target
-        else:
-            counts[entry.left_out] += 1
+            continue
+        counts[entry.left_out] += 1
+        if skipped is not None:
+            skipped.append(pairs)
 
 
 def is_plain(path: str, languages: Languages) -> bool:

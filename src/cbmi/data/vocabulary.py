@@ -68,9 +68,13 @@ class Vocabulary:
         """Ids of each line, end of sentence included."""
         worthwhile = 1 + len(lines) // LINES_PER_THREAD
         threads = min(os.cpu_count() or 1, MAX_ENCODING_THREADS, worthwhile)
-        ids: list[list[int]] = self._processor.encode(
-            list(lines), add_eos=True, num_threads=threads
-        )
+        ids: list[list[int]]
+        try:
+            ids = self._processor.encode(list(lines), add_eos=True, num_threads=threads)
+        except TypeError:
+            for number, line in enumerate(lines, start=1):
+                _check_text(line, number)
+            raise
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -98,6 +102,14 @@ class Vocabulary:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(i)) for i in ids]
+
+
+def _check_text(line: Any, number: int) -> None:
+    """Refuse what sentencepiece cannot encode, with its number from 1."""
+    if not isinstance(line, str):
+        raise UserError(f"line {number} is not text but {type(line).__name__}.")
+    if any("\ud800" <= character <= "\udfff" for character in line):
+        raise UserError(f"line {number} has half of a character (a lone surrogate).")
 
 
 def learn(lines: Iterable[str], size: int, exactly: bool = True) -> Vocabulary:

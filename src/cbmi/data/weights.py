@@ -28,6 +28,7 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValueBloc
     then, which stands for a weight of 1.
     """
     offsets = corpus.target.offsets
+    lines_of_text = corpus.lines_of_text()
     pair = 0
     counts: Counter[str] = Counter()
     with bar("Reading weights", count_lines(file), "lines") as progress:
@@ -36,7 +37,7 @@ def read_weights(file: str, per: str, corpus: Corpus) -> Iterator[TokenValueBloc
             places = []
             weights = []
             for number, line in block:
-                is_left_out = pair == len(corpus) or corpus.lines[pair] != number
+                is_left_out = pair == len(corpus) or lines_of_text[pair] != number
                 if is_left_out:
                     continue
                 start = int(offsets[pair])

@@ -126,16 +126,25 @@ CLOSES = 2  # a word ends with it
 UNSPACED_FIRST = 4  # its first character is of a script without spaces
 UNSPACED_LAST = 8  # its last one is
 SPACE_ALONE = 16  # "▁" of its own: it has only opened the word
+ONE_BYTE = 32  # it spells a byte
+LATER_BYTE = 64  # not the first byte of its character
+# First bytes of characters from U+3000 to U+9FFF, which have three bytes each.
+UNSPACED_BYTES = range(0xE3, 0xEA)
+LATER_BYTES = range(0x80, 0xC0)
 
 
 def word_boundaries(pieces: Sequence[str]) -> np.ndarray:
     """(pieces,) uint8: what each piece says of the words around it, as a sum of the flags above.
 
-    With these, `word_starts` finds the words of `words` for many tokens at a time. (Bytes are not
-    decoded: they continue the word before them.)
+    With these, `words_of_tokens` finds the words of `words` for many tokens at a time. (Bytes are
+    not decoded: of the scripts without spaces, only characters from U+3000 to U+9FFF are known by
+    their first byte.)
     """
     flags = np.zeros(len(pieces), np.uint8)
     for number, piece in enumerate(pieces):
+        if byte := BYTE.fullmatch(piece):
+            flags[number] = _byte_flags(int(byte[1], 16))
+            continue
         text = _plain(piece)
         if piece in CONTROL:
             flags[number] = OPENS | CLOSES
@@ -144,12 +153,20 @@ def word_boundaries(pieces: Sequence[str]) -> np.ndarray:
             flags[number] |= OPENS
         if not text:
             flags[number] |= SPACE_ALONE
-        elif not BYTE.fullmatch(piece):
-            if UNSPACED_SCRIPT.match(text[0]):
-                flags[number] |= UNSPACED_FIRST
-            if UNSPACED_SCRIPT.match(text[-1]):
-                flags[number] |= UNSPACED_LAST
+            continue
+        if UNSPACED_SCRIPT.match(text[0]):
+            flags[number] |= UNSPACED_FIRST
+        if UNSPACED_SCRIPT.match(text[-1]):
+            flags[number] |= UNSPACED_LAST
     return flags
+
+
+def _byte_flags(byte: int) -> int:
+    if byte in UNSPACED_BYTES:
+        return ONE_BYTE | UNSPACED_FIRST | UNSPACED_LAST
+    if byte in LATER_BYTES:
+        return ONE_BYTE | LATER_BYTE
+    return ONE_BYTE
 
 
 def looks_unspaced(lines: Sequence[str]) -> bool:

@@ -100,6 +100,8 @@ def evaluate(
     without spaces. `multi_bleu` adds tokenised BLEU, for which `tokenize` names the language of the
     Moses tokenizer (None: the lines are tokenised already) and `split_compounds` splits at hyphens.
     """
+    if not isinstance(systems, Mapping):
+        raise TypeError("evaluate takes systems by name, as in {'mine': lines}")
     _check_settings(bootstrap, seed, multi_bleu, tokenize, split_compounds)
     several = reference_sets(references)
     for one in several:

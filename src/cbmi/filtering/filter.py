@@ -119,7 +119,7 @@ def filter_corpus(
     if settings.by == "cbmi" and not model.has_language_model:
         raise UserError(
             f"{model.path} has no language model, which CBMI needs: filter by likelihood "
-            "instead (--by likelihood), or train one with language_model: train."
+            f"instead (--by likelihood), or {model.language_model_remedy}."
         )
     shards = find_shards(files)
     named = " and ".join(name_of(file) for file in files)

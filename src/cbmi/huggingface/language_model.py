@@ -322,11 +322,17 @@ def _device() -> torch.device:
 
 
 def _check_tokenizers(of_lm: Any, of_model: Any, where: str) -> None:
-    if of_lm is not None and of_lm.get_vocab() != of_model.get_vocab():
+    if of_lm is not None and _target_pieces(of_lm) != _target_pieces(of_model):
         raise UserError(
             f"{where}: its tokenizer is not the translator's, so its scores are of other tokens; "
             "train a language model with the translator's tokenizer."
         )
+
+
+def _target_pieces(tokenizer: Any) -> Any:
+    if getattr(tokenizer, "separate_vocabs", False):
+        return tokenizer.target_encoder
+    return tokenizer.get_vocab()
 
 
 def _ids(start: Start) -> list[int]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from cbmi.data.lines import read_lines, report_repaired
 from cbmi.data.weights import weights_of_line
-from cbmi.data.words import WORD_START
 from cbmi.errors import UserError
 from cbmi.huggingface.columns import IGNORED, WEIGHTS, column_names, predicted
 from cbmi.huggingface.target_pieces import spelt
@@ -113,6 +112,7 @@ def _lines(
 ) -> list[dict[str, Any]]:
     """The rows of a mini-batch, weighted."""
     scores, counts = _scores(trainer, rows)
+    causal = trainer._is_causal
     weights = trainer.objective.weights(scores)
     if weights is None:
         weights = torch.ones_like(scores.nmt)
@@ -127,7 +127,7 @@ def _lines(
         ids = predicted(row["labels"])[-count:]
         nmt = nmt_of_all[own]
         line: dict[str, Any] = {
-            "source": _source_text(tokenizer, _source(row)),
+            "source": _source_text(tokenizer, _prompt(row) if causal else row["input_ids"]),
             "target": tokenizer.decode(ids, skip_special_tokens=True),
             "pieces": [pieces[i] for i in ids],
             "nmt": nmt.round(DIGITS).tolist(),
@@ -168,14 +168,12 @@ def _source_text(tokenizer: Any, ids: Sequence[int]) -> str:
         return text
     known = {number: piece for piece, number in tokenizer.encoder.items()}
     special = set(tokenizer.all_special_ids)
-    pieces = [known.get(number, "") for number in ids if number not in special]
-    return "".join(pieces).replace(WORD_START, " ").strip()
+    pieces = [known[number] for number in ids if number in known and number not in special]
+    decoded: str = tokenizer.spm_source.decode_pieces(pieces)
+    return decoded
 
 
-def _source(row: Any) -> list[int]:
-    """The ids of the source; of a decoder-only model's row, those of the prompt."""
-    ids: list[int] = row["input_ids"]
-    labels = row["labels"]
-    if len(ids) != len(labels) or IGNORED not in labels:
-        return ids
-    return [number for number, label in zip(ids, labels, strict=True) if label == IGNORED]
+def _prompt(row: Any) -> list[int]:
+    """The ids of a decoder-only model's row that it does not predict."""
+    pairs = zip(row["input_ids"], row["labels"], strict=True)
+    return [number for number, label in pairs if label == IGNORED]

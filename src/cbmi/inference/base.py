@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
 
@@ -45,6 +46,7 @@ class Model(ABC):
     source: Vocabulary
     target: Vocabulary
     device: torch.device
+    language_model_remedy: ClassVar[str]  # what to do if there is no language model
     truncated: int = 0  # lines truncated at LONGEST_LINE pieces so far
 
     @property
@@ -163,6 +165,10 @@ class Model(ABC):
 
         With `sampling`, `nbest` samples of each line; they do not depend on the window.
         """
+        if not (math.isfinite(length_penalty) and length_penalty >= 0):
+            raise UserError(
+                f"length_penalty is {length_penalty}, but should be a finite number of at least 0."
+            )
         remaining = iter(lines)
         lines_before = 0
         while chunk := list(islice(remaining, window)):

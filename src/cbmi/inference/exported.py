@@ -38,6 +38,8 @@ PATIENCE = 2.0
 class ExportedModel(Model):
     """An exported folder. It translates and scores as its run does, up to its quantization."""
 
+    language_model_remedy = "export the run again with --language-model, if it has one"
+
     def __init__(self, path: str | Path, device: str = "auto") -> None:
         self.path = Path(path)
         self.note = _read_note(self.path)
@@ -111,19 +113,19 @@ class ExportedModel(Model):
         advance(len(lines) - len(filled))
         sentences = self.encode(self.source, [lines[number] for number in filled])
         results: list[list[Hypothesis]] = [[] for _ in lines]
-        waiting: deque[tuple[list[int], Any]] = deque()
+        waiting: deque[tuple[list[int], list[list[str]], Any]] = deque()
 
         def collect() -> None:
-            batch, promised = waiting.popleft()
-            for place, one in zip(batch, promised, strict=True):
-                results[filled[place]] = self._hypotheses(one.result(), length_penalty)
+            batch, sources, promised = waiting.popleft()
+            for place, source, one in zip(batch, sources, promised, strict=True):
+                found = self._hypotheses(source, one.result(), length_penalty)
+                results[filled[place]] = found
             advance(len(batch))
 
         for batch in _batches(sentences):
             if len(waiting) == AHEAD:
                 collect()
             pieces = [self.source.pieces(sentences[place][:-1]) for place in batch]
-            longest = max(len(sentences[place]) for place in batch)
             promised = self.translator.translate_batch(
                 pieces,
                 beam_size=width,
@@ -132,22 +134,29 @@ class ExportedModel(Model):
                 patience=PATIENCE if width > 1 else 1.0,
                 max_input_length=0,
                 min_decoding_length=0,  # a minimum would change the scores
-                max_decoding_length=2 * longest + 10,
+                max_decoding_length=_longest_translation(pieces[0]),
                 return_scores=True,
                 asynchronous=True,
             )
-            waiting.append((batch, promised))
+            waiting.append((batch, pieces, promised))
         while waiting:
             collect()
         return results
 
-    def _hypotheses(self, result: Any, length_penalty: float) -> list[Hypothesis]:
+    def _hypotheses(
+        self, source: Sequence[str], result: Any, length_penalty: float
+    ) -> list[Hypothesis]:
         made = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
             ids = [self._ids[piece] for piece in pieces]
-            length = len(ids) + 1  # with the end of sentence
-            made.append(Hypothesis(ids, score, score * length**length_penalty))
-        return made
+            length = (len(ids) + 1) ** length_penalty  # with the end of sentence
+            log_probability = score * length
+            if len(ids) == _longest_translation(source):
+                # CTranslate2 has cut it off, and its score is without the end.
+                scored = self.translator.score_batch([source], [pieces], max_input_length=0)
+                log_probability = sum(scored[0].log_probs)
+            made.append(Hypothesis(ids, log_probability / length, log_probability))
+        return sorted(made, key=lambda hypothesis: -hypothesis.score)
 
     def token_scores(self, source: Packed, target: Packed) -> GoldScores:
         sources = [self.source.pieces(ids[:-1]) for ids in _sentences(source)]
@@ -162,6 +171,11 @@ class ExportedModel(Model):
             results = self.language_model.score_batch(tokens, max_input_length=0, **split)
             lm = _joined([result.log_probs for result in results])
         return GoldScores(nmt, torch.full_like(nmt, torch.nan), lm)
+
+
+def _longest_translation(source: Sequence[str]) -> int:
+    """How many pieces a translation may have, as in our own search, the end not counted."""
+    return 2 * (len(source) + 1) + 9
 
 
 def _workers(threads: int) -> int:

@@ -37,6 +37,8 @@ class TrainedModel(Model):
     >>> model.translate(["A sentence."])  # doctest: +SKIP
     """
 
+    language_model_remedy = "train one with language_model: train"
+
     def __init__(
         self,
         path: str | Path,
@@ -125,7 +127,7 @@ class TrainedModel(Model):
         if self._language_model is None:
             if not self.has_language_model:
                 raise UserError(
-                    f"{self.run.path} has no language model: train one with language_model: train."
+                    f"{self.run.path} has no language model: {self.language_model_remedy}."
                 )
             network = new_language_model(self.config, len(self.target))
             self._language_model = self._loaded(network, store.LANGUAGE_MODEL)

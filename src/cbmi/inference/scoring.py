@@ -175,7 +175,7 @@ def without_cbmi(model: Model) -> str:
     """What to say of scores that a run without a language model gives."""
     return (
         f"{model.path} has no language model, so there are neither CBMI nor weights, only "
-        "log p_NMT; train one with language_model: train."
+        f"log p_NMT; {model.language_model_remedy}."
     )
 
 

@@ -31,7 +31,7 @@ def settings_of(config: Config, changes: Mapping[str, Any]) -> RunSettings:
                 "config: its model's sizes are already resolved; change the model in the run "
                 "file or in a mapping instead."
             )
-        values: Mapping[str, Any] = config.plain()
+        values: Mapping[str, Any] = config.given()
         where = "config"
     elif isinstance(config, Mapping):
         values = config

@@ -230,9 +230,10 @@ def by_line(weights: TextWeights) -> Iterator[np.ndarray]:
     """One array per line of the text."""
     corpus = weights.corpus
     offsets = corpus.target.offsets
+    lines_of_text = corpus.lines_of_text()
     pair = 0
     for line in range(corpus.text_lines):
-        if pair < len(corpus) and corpus.lines[pair] == line:
+        if pair < len(corpus) and lines_of_text[pair] == line:
             yield np.array(weights.values[offsets[pair] : offsets[pair + 1]])
             pair += 1
         else:

@@ -74,7 +74,7 @@ def inspect_pairs(
     if figures is not None and not first.has_language_model:
         raise UserError(
             f"--figures: {first.path} has no language model, and the figures are of CBMI: "
-            "train one with language_model: train."
+            f"{first.language_model_remedy}."
         )
     for model in models:
         if not model.has_language_model:

@@ -18,7 +18,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cbmi.data.words import CLOSES, OPENS, SPACE_ALONE, UNSPACED_FIRST, UNSPACED_LAST
+from cbmi.data.words import (
+    CLOSES,
+    LATER_BYTE,
+    ONE_BYTE,
+    OPENS,
+    SPACE_ALONE,
+    UNSPACED_FIRST,
+    UNSPACED_LAST,
+)
 from cbmi.model.distribution import Distributions
 from cbmi.model.fusion import FusionKind
 from cbmi.objectives.ranks import SINGLE_RANK, Ranks
@@ -113,10 +121,14 @@ def words_of_tokens(flags: Tensor, sentence: Tensor) -> Tensor:
     flags (tokens,): those of `cbmi.data.words.word_boundaries`; sentence (tokens,).
     """
     flags = flags.int()
+    later_byte = ((flags & LATER_BYTE) > 0) & ((flags.roll(1) & ONE_BYTE) > 0)
+    for _ in range(3):  # the bytes of a character end as its first one does
+        flags = flags | torch.where(later_byte, flags.roll(1) & UNSPACED_LAST, 0)
     before = flags.roll(1)
     unspaced = ((flags & UNSPACED_FIRST) | (before & UNSPACED_LAST)) > 0
     starts = ((flags & OPENS) | (before & CLOSES)) > 0
     starts |= unspaced & ((before & SPACE_ALONE) == 0)
+    starts &= (flags & before & ONE_BYTE) == 0  # neighbouring bytes stay together
     starts |= sentence != sentence.roll(1)
     # The last token does not come before the first.
     starts = torch.cat([torch.ones_like(starts[:1]), starts[1:]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ TEXT = "text/plain"
 # Text that a vocabulary without byte pieces does not know, and what sentencepiece makes of it.
 UNKNOWN_PIECE = "<unk>"
 UNKNOWN_MARK = "⁇"
+BREAKS = re.compile(r"[\0\r\n]+")
 EXAMPLES_SHOWN = 3
 EXAMPLE_PIECES = (6, 30)  # the fewest and the most
 CHECK_EVERY = 0.5  # seconds between two looks at whether the client is still there
@@ -270,7 +272,9 @@ class Inspector:
         scored = []
         target = ""
         for word, cell in zip(pair.words, word_cells(pair).words, strict=True):
-            text = "" if word.control else word.text.replace(UNKNOWN_PIECE, UNKNOWN_MARK)
+            text = "" if word.control else word.text
+            if any(pair.tokens[place] == UNKNOWN_PIECE for place in word.pieces):
+                text = text.replace(UNKNOWN_PIECE, UNKNOWN_MARK)
             start = len(target) + (word.space and not word.control)
             target = target.ljust(start) + text
             is_invented = cell.cbmi is not None and cell.cbmi < INVENTED
@@ -326,7 +330,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _one_line(text: str) -> str:
     """Text as the model reads it: on one line, without NUL characters."""
-    return " ".join(text.replace("\0", " ").split())
+    return BREAKS.sub(" ", text).strip(" ")
 
 
 def serve_inspector(

@@ -31,6 +31,7 @@ from cbmi.errors import UserError
 from cbmi.progress import say
 from cbmi.reporting.pages import render_page
 from cbmi.schema import sentence_of
+from cbmi.signals import stop_signals
 
 LARGEST_BODY = 256 * 1024  # bytes
 PATIENCE = 30  # seconds that the body of a request may take
@@ -244,7 +245,7 @@ def address(sock: socket.socket) -> str:
 
 
 def serve(app: Starlette, sock: socket.socket, show: str | None = None) -> None:
-    """Serve until Ctrl-C or SIGTERM. `show`: a URL to open in the browser."""
+    """Serve until Ctrl-C, SIGTERM or SIGHUP. `show`: a URL to open in the browser."""
     _allow_many_files()
     limit = _LimitedLines()
     for name in ("asyncio", "uvicorn.error"):
@@ -266,7 +267,13 @@ def serve(app: Starlette, sock: socket.socket, show: str | None = None) -> None:
     if show is not None and _has_screen():
         with suppress(webbrowser.Error):
             webbrowser.open(show)
-    with suppress(KeyboardInterrupt):
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    # uvicorn has handlers of its own for Ctrl-C and SIGTERM, but raises the signal again once it
+    # has stopped. Here that does nothing, so that what surrounds the server is ended in order.
+    with stop_signals(stop):
         server.run(sockets=[sock])
 
 

@@ -73,6 +73,14 @@ class TrainingState:
     stage_steps: int = 0  # the length of the stage: what its learning rates were chosen for
     made_with: dict[str, Any] = field(default_factory=dict)  # see `belonging`
 
+    def out_of_patience(self, patience: int) -> bool:
+        """Whether so many validations have passed without a new best; `patience` 0: never."""
+        return bool(patience) and self.stale >= patience
+
+    def ended_early(self, patience: int) -> bool:
+        """Whether the stage is over because patience ran out."""
+        return self.stage_done and self.out_of_patience(patience)
+
 
 def folder_name(step: int) -> str:
     return f"step-{step}"

@@ -54,6 +54,8 @@ def complete_settings(config: RunSettings, restart: bool = False) -> RunSettings
 def check_run(config: RunSettings) -> list[Objective]:
     """The stages' objectives, once files, extras and stages have been checked."""
     check_files(config)
+    if config.validate_.patience and not config.data.valid:
+        raise UserError("validate.patience needs a validation set: give data.valid.")
     check_trackers(config.log.trackers)
     if config.data.test or (config.data.valid and config.validate_.beam):
         sacrebleu_metrics()

@@ -75,6 +75,7 @@ class _Standing(NamedTuple):
     text: str
     stage: int
     stage_step: int
+    stage_over: bool = False
 
 
 def describe_run(config: RunSettings) -> str:
@@ -88,13 +89,13 @@ def describe_run(config: RunSettings) -> str:
         run.check_changes(config)
     device = choose_device(config.device)
     rate = usual_rate(device, choose_precision(config.precision, device))
-    standing = _standing(run)
+    standing = _standing(run, config.validate_.patience)
     rows = [("run", f"{run.path}: {standing.text}"), ("data", _data(config, run))]
     rows.append(("model", _model(config)))
     total = 0.0
     for number, stage in enumerate(config.stages):
         done = 0
-        if number < standing.stage:
+        if number < standing.stage or (number == standing.stage and standing.stage_over):
             done = stage.steps
         elif number == standing.stage:
             done = min(standing.stage_step, stage.steps)
@@ -114,11 +115,13 @@ def describe_run(config: RunSettings) -> str:
     return "\n".join(f"{key:6} {text}" for key, text in rows)
 
 
-def _standing(run: RunDirectory) -> _Standing:
+def _standing(run: RunDirectory, patience: int) -> _Standing:
     states = list(store.states_of(run.checkpoints).values()) if run.begun else []
     if states:
         newest = states[-1]
-        return _Standing(f"resumes at step {newest.step:,}", newest.stage, newest.stage_step)
+        over = newest.ended_early(patience)
+        text = f"resumes at step {newest.step:,}"
+        return _Standing(text, newest.stage, newest.stage_step, over)
     if run.begun:
         return _Standing("has checkpoints that cannot be read", 0, 0)
     text = "the data are prepared, training starts" if run.prepared else "starts from scratch"
@@ -139,6 +142,8 @@ def _data(config: RunSettings, run: RunDirectory) -> str:
     vocabulary = f"{at_most}{data.vocabulary.size:,} pieces to be learnt"
     if files is not None:
         vocabulary = " and ".join(files)
+    if config.initialize:
+        vocabulary = f"that of {config.initialize}"
     found = counted(pairs, "pair")
     return f"{found} to be encoded, {data.source}→{data.target}; vocabulary: {vocabulary}"
 

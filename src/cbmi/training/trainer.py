@@ -118,12 +118,11 @@ class Trainer:
 
     def _stage_over(self) -> bool:
         """A stage that patience ended continues if it has more now; one made longer, too."""
-        ended_early = self.state.stage_done and self._out_of_patience()
+        ended_early = self.state.ended_early(self.config.validate_.patience)
         return ended_early or self.state.stage_step >= self._stage().steps
 
     def _out_of_patience(self) -> bool:
-        patience = self.config.validate_.patience
-        return bool(patience) and self.state.stale >= patience
+        return self.state.out_of_patience(self.config.validate_.patience)
 
     def _train_stage(self, number: int, log: TrainingLog | None) -> None:
         stage = self.config.stages[number]

@@ -135,6 +135,7 @@ def test_a_run_file_may_name_other_formats(tmp_path):
         )
         prepare_corpora(settings, tmp_path / name)
         meta = read_meta(tmp_path / name / "data" / "train")
-        prepared.append((meta.digests, digests_of(tmp_path / name / "data" / "segmentations")))
+        digests = {file: own for file, own in meta.digests.items() if file != "skipped"}
+        prepared.append((digests, digests_of(tmp_path / name / "data" / "segmentations")))
     assert prepared[0] == prepared[1]
     assert meta.left_out["untranslated"] == 1
