@@ -38,6 +38,7 @@ from cbmi.training.networks import new_translator
 COLUMNS = ("objective", "steps", "seconds", "bleu", "chrf")
 LONGEST = 128  # pieces of a pair that is trained on
 BEAM = 4
+BATCH = 256  # sentences that are translated together
 
 
 class Tokenizer:
@@ -140,8 +141,8 @@ def translate(network: MarianMTModel, model: TrainedModel, lines: list[str]) -> 
     sentences = model.encode(source, lines)
     order = sorted(range(len(lines)), key=lambda place: -len(sentences[place]))
     found = [""] * len(lines)
-    for start in range(0, len(order), 64):
-        batch = order[start : start + 64]
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
         longest = max(len(sentences[place]) for place in batch)
         ids = torch.full((len(batch), longest), PAD)
         for row, place in enumerate(batch):
