@@ -7,13 +7,14 @@ with the random weights that its translator began with, and are trained with its
 each objective (--objectives ce: with that one alone). Its language model scores the labels, and its
 own BLEU on the test set is printed beside. Steps have so many sentences, not so many pieces.
 OUT/results.csv gets a line as soon as a model is tested; what stands there is not trained again.
+A training that was stopped goes on from its last checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import time
+import shutil
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -32,31 +33,39 @@ from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import packed_batches
 from cbmi.interop.marian import marian_config, marian_weights
+from cbmi.objectives import build
 from cbmi.progress import bar, say
 from cbmi.training.networks import new_translator
 
-COLUMNS = ("objective", "steps", "seconds", "bleu", "chrf")
+COLUMNS = ("objective", "steps", "bleu", "chrf")
 LONGEST = 128  # pieces of a pair that is trained on
 BEAM = 4
 BATCH = 256  # sentences that are translated together
 
 
 class Tokenizer:
-    """What the collator asks of one: pieces are those of the run."""
+    """What the collator and the trainer ask of one: pieces are those of the run."""
 
     pad_token_id = PAD
     padding_side = "right"
 
+    def save_pretrained(self, folder: str) -> None:
+        """Nothing: the run keeps its vocabulary."""
 
-def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
-    """Ids of the pairs, and log p_LM of every label."""
+
+def rows_of(model: TrainedModel, files: list[str], with_scores: bool) -> Dataset:
+    """Ids of the pairs; with scores, log p_LM of every label, too."""
     pairs = list(read_pairs(files, model.languages, Counter()))
-    columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "lm": []}
-    language_model = model.language_model()
-    with bar("Scoring", len(pairs), "pairs") as progress:
+    columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
+    language_model = model.language_model() if with_scores else None
+    if language_model is not None:
+        columns["lm"] = []
+    with bar("Encoding", len(pairs), "pairs") as progress:
         for batch, source, target in packed_batches(model, pairs):
-            with torch.inference_mode():
-                lm = _log_p(language_model, target).tolist()
+            lm: list[float] = []
+            if language_model is not None:
+                with torch.inference_mode():
+                    lm = _log_p(language_model, target).tolist()
             ids = {"input_ids": source, "labels": target}
             sizes = {name: packed.layout.sizes.tolist() for name, packed in ids.items()}
             starts = dict.fromkeys(ids, 0)
@@ -65,7 +74,7 @@ def rows_of(model: TrainedModel, files: list[str]) -> Dataset:
                 for name, packed in ids.items():
                     end = starts[name] + sizes[name][place]
                     row[name] = packed.ids[starts[name] : end].tolist()
-                    if name == "labels":
+                    if name == "labels" and lm:
                         row["lm"] = lm[starts[name] : end]
                     starts[name] = end
                 if max(len(row["input_ids"]), len(row["labels"])) <= LONGEST:
@@ -93,8 +102,16 @@ def little_padding() -> dict[str, Any]:
     return {"group_by_length": True}
 
 
+def last_checkpoint(folder: Path) -> str | None:
+    """The folder of the last that is complete: its state is written last."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    steps = {int(path.name.removeprefix("checkpoint-")): path for path in complete}
+    return str(steps[max(steps)]) if steps else None
+
+
 def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> MarianMTModel:
     set_seed(1)
+    folder = options.out / objective
     size = len(model.target)
     shared = model.config.data.vocabulary.shared
     config = MarianConfig(**marian_config(model.translator.shape, size, size, shared))
@@ -108,7 +125,7 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
     trainer = AdaptiveSeq2SeqTrainer(
         network,
         Seq2SeqTrainingArguments(
-            output_dir=str(options.out / objective),
+            output_dir=str(folder),
             max_steps=options.steps,
             per_device_train_batch_size=options.sentences,
             **little_padding(),
@@ -121,7 +138,10 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
             adam_epsilon=optimizer.eps,
             max_grad_norm=optimizer.clip,
             bf16=torch.cuda.is_available(),
-            save_strategy="no",
+            save_strategy="steps",
+            save_steps=options.save_every,
+            save_total_limit=1,
+            dataloader_num_workers=2,
             report_to=[],
             remove_unused_columns=False,  # lengths among them
             logging_steps=200,
@@ -130,7 +150,7 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
         train_dataset=data,
         data_collator=AdaptiveCollator(Tokenizer(), model=network),
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     network.eval()  # type: ignore[no-untyped-call]
     return network
 
@@ -170,6 +190,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--sentences", type=int, default=300, help="in a batch")
     parser.add_argument("--objectives", default="ce,cbmi")
+    parser.add_argument("--save-every", type=int, default=500, help="steps")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     results = options.out / "results.csv"
@@ -178,15 +199,13 @@ def main() -> None:
         with open(results, newline="", encoding="utf-8") as file:
             known = {row["objective"] for row in csv.DictReader(file)}
     model = TrainedModel(options.run, precision="fp32")
-    data = rows_of(model, options.train)
+    wanted = [name for name in options.objectives.split(",") if name not in known]
+    with_scores = any("lm" in build({"name": name}, "--objectives").needs() for name in wanted)
+    data = rows_of(model, options.train, with_scores)
     test = list(read_pairs(options.test, model.languages, Counter()))
     references = [target for _, target in test]
-    for objective in options.objectives.split(","):
-        if objective in known:
-            continue
-        begun = time.monotonic()
+    for objective in wanted:
         network = train(model, data, objective, options)
-        seconds = time.monotonic() - begun
         texts = translate(network, model, [source for source, _ in test])
         is_new = not results.exists()
         with open(results, "a", newline="", encoding="utf-8") as file:
@@ -194,10 +213,9 @@ def main() -> None:
             if is_new:
                 writer.writerow(COLUMNS)
             scores = (corpus_bleu(texts, references), corpus_chrf(texts, references))
-            writer.writerow(
-                [objective, options.steps, f"{seconds:.0f}", *(f"{score:.3f}" for score in scores)]
-            )
-        say(f"{objective}: BLEU {scores[0]:.2f}, chrF {scores[1]:.2f}, {seconds:.0f} s")
+            writer.writerow([objective, options.steps, *(f"{score:.3f}" for score in scores)])
+        shutil.rmtree(options.out / objective)  # its checkpoints
+        say(f"{objective}: BLEU {scores[0]:.2f}, chrF {scores[1]:.2f}")
     own = options.run / "test" / "results.json"
     if own.exists():
         say(f"cbmi itself: {read_json(own)['results']}")
