@@ -1,12 +1,13 @@
 """Cross-entropy and CBMI in Hugging Face's trainer, beside cbmi's own training of the same size.
 
-    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 5000] [--sentences 300]
+    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 4000] [--sentences 300]
 
 RUN is a run of cbmi that has trained a translator and a language model. Two Marian models begin
 with the random weights that its translator began with, and are trained with its optimizer, one with
 each objective (--objectives ce: with that one alone). Its language model scores the labels, and its
 own BLEU on the test set is printed beside. Steps have so many sentences, not so many pieces.
-OUT/results.csv gets a line as soon as a model is tested; what stands there is not trained again.
+OUT/results.csv gets a line as soon as a model is tested, and OUT/OBJECTIVE.txt its translations;
+what stands there is not trained again.
 A training that was stopped goes on from its last checkpoint.
 """
 
@@ -28,7 +29,7 @@ from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, 
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import PAD, Vocabulary
 from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
-from cbmi.files import read_json
+from cbmi.files import read_json, write_atomically
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import packed_batches
@@ -187,7 +188,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--train", nargs=2, required=True)
     parser.add_argument("--test", nargs=2, required=True)
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--sentences", type=int, default=300, help="in a batch")
     parser.add_argument("--objectives", default="ce,cbmi")
     parser.add_argument("--save-every", type=int, default=500, help="steps")
@@ -207,6 +208,8 @@ def main() -> None:
     for objective in wanted:
         network = train(model, data, objective, options)
         texts = translate(network, model, [source for source, _ in test])
+        lines = "".join(f"{text}\n" for text in texts)
+        write_atomically(options.out / f"{objective}.txt", lines)
         is_new = not results.exists()
         with open(results, "a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)

@@ -42,6 +42,8 @@ def test_models_are_trained_and_tested_once(tmp_path):
     assert header == ["objective", "steps", "bleu", "chrf"]
     assert [row[:2] for row in rows] == [["ce", "3"], ["cbmi", "3"]]
     assert not (out / "cbmi").exists()
+    for objective in ("ce", "cbmi"):
+        assert len((out / f"{objective}.txt").read_text().splitlines()) == 4
     again = ask("--objectives", "cbmi")
     assert again.returncode == 0, again.stderr
     assert results() == [header, *rows]

@@ -75,6 +75,13 @@ def test_its_options_are_those_of_the_ladder(target, root):
     assert command[command.index("--rungs") + 1] == "base,ema"
 
 
+def test_variables_of_the_environment_change_nothing(root, monkeypatch):
+    before = called(root, "-n", *TARGETS)
+    for name in ("OUT", "RESULTS", "SEEDS", "JOBS", "DEVICE", "RUNGS"):
+        monkeypatch.setenv(name, "elsewhere")
+    assert called(root, "-n", *TARGETS) == before
+
+
 def test_subsets(root):
     lines = [f"{number}\n" for number in range(7)]
     for language in ("en", "de"):
