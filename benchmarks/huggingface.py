@@ -27,6 +27,7 @@ from transformers import (
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    PrinterCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     TrainerCallback,
@@ -144,6 +145,7 @@ def step_seconds(size: str, objective: Any, steps: int, sentences: int, smoothin
             trainer: Seq2SeqTrainer = Seq2SeqTrainer(network, args, **settings)
         else:
             trainer = AdaptiveSeq2SeqTrainer(network, args, objective=objective, **settings)
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
     return clock.seconds
 

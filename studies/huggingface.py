@@ -1,11 +1,11 @@
 """Cross-entropy and CBMI in Hugging Face's trainer, beside cbmi's own training of the same size.
 
-    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 4000] [--sentences 300]
+    python studies/huggingface.py RUN OUT --train F F --test F F [--steps 4000]
 
 RUN is a run of cbmi that has trained a translator and a language model. Two Marian models begin
 with the random weights that its translator began with, and are trained with its optimizer, one with
 each objective (--objectives ce: with that one alone). Its language model scores the labels, and its
-own BLEU on the test set is printed beside. Steps have so many sentences, not so many pieces.
+own BLEU on the test set is printed beside. Steps have about as many pieces as the run's.
 OUT/results.csv gets a line as soon as a model is tested, and OUT/OBJECTIVE.txt its translations;
 what stands there is not trained again.
 A training that was stopped goes on from its last checkpoint.
@@ -17,13 +17,16 @@ import argparse
 import csv
 import shutil
 from collections import Counter
-from dataclasses import fields
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
+from pyarrow.compute import list_value_length
+from torch.utils.data import DataLoader, Sampler
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
 
 from cbmi.data.text import read_pairs
@@ -82,7 +85,6 @@ def rows_of(model: TrainedModel, files: list[str], with_scores: bool) -> Dataset
                     for name, value in row.items():
                         columns[name].append(value)
             progress.advance(len(batch))
-    columns["length"] = [len(row) for row in columns["input_ids"]]  # by which batches are made
     # Named, since not every Python can pickle a table to make a name of it.
     return Dataset(InMemoryTable.from_pydict(columns), fingerprint="training-pairs")
 
@@ -95,12 +97,50 @@ def _log_p(language_model: Any, target: Any) -> torch.Tensor:
     return scores
 
 
-def little_padding() -> dict[str, Any]:
-    """Batches of sentences of similar length, as the version of transformers calls it."""
-    names = {field.name for field in fields(Seq2SeqTrainingArguments)}
-    if "train_sampling_strategy" in names:
-        return {"train_sampling_strategy": "group_by_length"}
-    return {"group_by_length": True}
+class Batches(Sampler[list[int]]):
+    """Pairs of similar length, at most so many pieces per side, in an order of each epoch's own.
+
+    (Trainers' own grouping by length sorts fifty batches at a time, the longest pairs first.)
+    """
+
+    def __init__(self, data: Dataset, tokens: int) -> None:
+        columns = [data.data.column(name) for name in ("input_ids", "labels")]
+        self.lengths = [list_value_length(column).to_numpy() for column in columns]
+        self.tokens = tokens
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        random = np.random.default_rng(epoch)
+        # Ties are in random order, so that batches differ from epoch to epoch.
+        source, target = self.lengths
+        order = np.lexsort([random.random(len(target)), source, target])
+        batch = (np.maximum(source, target)[order].cumsum() - 1) // self.tokens
+        self.batches = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
+        random.shuffle(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class BatchedTrainer(AdaptiveSeq2SeqTrainer):
+    """A trainer of `Batches`."""
+
+    def __init__(self, *args: Any, tokens: int, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.tokens = tokens
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset,
+            batch_sampler=Batches(self.train_dataset, self.tokens),
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=torch.cuda.is_available(),
+        )
+        return cast(DataLoader[Any], self.accelerator.prepare(loader))
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -123,13 +163,11 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
     network.load_state_dict(weights, strict=False)
     network.tie_weights()
     optimizer = model.config.optimizer
-    trainer = AdaptiveSeq2SeqTrainer(
+    trainer = BatchedTrainer(
         network,
         Seq2SeqTrainingArguments(
             output_dir=str(folder),
             max_steps=options.steps,
-            per_device_train_batch_size=options.sentences,
-            **little_padding(),
             learning_rate=optimizer.peak_lr,
             warmup_steps=optimizer.warmup,
             lr_scheduler_type="linear",
@@ -144,12 +182,12 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
             save_total_limit=1,
             dataloader_num_workers=2,
             report_to=[],
-            remove_unused_columns=False,  # lengths among them
             logging_steps=200,
         ),
         objective=objective,
         train_dataset=data,
         data_collator=AdaptiveCollator(Tokenizer(), model=network),
+        tokens=model.config.batch.tokens,
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     network.eval()  # type: ignore[no-untyped-call]
@@ -189,7 +227,6 @@ def main() -> None:
     parser.add_argument("--train", nargs=2, required=True)
     parser.add_argument("--test", nargs=2, required=True)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--sentences", type=int, default=300, help="in a batch")
     parser.add_argument("--objectives", default="ce,cbmi")
     parser.add_argument("--save-every", type=int, default=500, help="steps")
     options = parser.parse_args()

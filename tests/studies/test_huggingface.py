@@ -23,7 +23,7 @@ def test_models_are_trained_and_tested_once(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, str(ROOT / "studies" / "huggingface.py"), str(tmp_path / "run")]
     command += [str(out), "--train", *train, "--test", *files]
-    command += ["--steps", "3", "--sentences", "8", "--save-every", "1"]
+    command += ["--steps", "3", "--save-every", "1"]
 
     def ask(*options: str) -> subprocess.CompletedProcess:
         return subprocess.run(
