@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,13 +31,15 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
 
 from cbmi.data.text import read_pairs
-from cbmi.data.vocabulary import PAD, Vocabulary
+from cbmi.data.vocabulary import BOS, PAD, Vocabulary
+from cbmi.errors import UserError
 from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
 from cbmi.files import read_json, write_atomically
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import packed_batches
 from cbmi.interop.marian import marian_config, marian_weights
+from cbmi.model import shift_right
 from cbmi.objectives import build
 from cbmi.progress import bar, say
 from cbmi.training.networks import new_translator
@@ -90,9 +93,6 @@ def rows_of(model: TrainedModel, files: list[str], with_scores: bool) -> Dataset
 
 
 def _log_p(language_model: Any, target: Any) -> torch.Tensor:
-    from cbmi.data.vocabulary import BOS
-    from cbmi.model import shift_right
-
     scores: torch.Tensor = language_model(shift_right(target, BOS), target.ids)[0]
     return scores
 
@@ -133,9 +133,10 @@ class BatchedTrainer(AdaptiveSeq2SeqTrainer):
         self.tokens = tokens
 
     def get_train_dataloader(self) -> DataLoader[Any]:
+        data = cast(Dataset, self.train_dataset)
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,
-            batch_sampler=Batches(self.train_dataset, self.tokens),
+            cast(Any, data),
+            batch_sampler=Batches(data, self.tokens),
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=torch.cuda.is_available(),
@@ -262,4 +263,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"huggingface: {error}", file=sys.stderr)
+        sys.exit(2)
