@@ -29,10 +29,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cbmi.config import DataSettings, ModelSettings, RunSettings, VocabularySettings
+from cbmi.config import ModelSettings, RunSettings
 from cbmi.data.corpus import Corpus
 from cbmi.data.prepare import encode, learn_vocabularies, load_vocabularies
 from cbmi.data.vocabulary import SPECIALS
+from cbmi.data_settings import DataSettings, VocabularySettings
 from cbmi.decoding import SearchSettings, translate_ids
 from cbmi.experiments.benchmark import machine, sentence_lengths
 from cbmi.model import Packed, Translator, pack, shift_right

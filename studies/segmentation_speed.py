@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from itertools import islice
 
-from cbmi.config import SegmentationSettings
 from cbmi.data.lines import read_lines
 from cbmi.data.segmentations import WordSampler
 from cbmi.data.vocabulary import Vocabulary, learn
+from cbmi.data_settings import SegmentationSettings
 from cbmi.reporting.tables import markdown_table
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tasks import cbmi, refused, write_run, write_task
 
-from cbmi.config import DataSettings
 from cbmi.data import languages
 from cbmi.data.languages import by_function_words, is_known, remarks_on
+from cbmi.data_settings import DataSettings
 from cbmi.demo.corpus import write as write_demo
 
 SENTENCES = {

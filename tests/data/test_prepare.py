@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from tasks import write_task
 
-from cbmi.config import DataSettings
 from cbmi.data.corpus import CorpusMeta, Side
 from cbmi.data.prepare import encode, load_vocabularies, open_corpus, prepare_corpora
 from cbmi.data.vocabulary import EOS, Vocabulary, learn
+from cbmi.data_settings import DataSettings
 from cbmi.errors import UserError
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbmi.config import DataSettings, SegmentationSettings, VocabularySettings
 from cbmi.data.prepare import open_corpus, open_training_corpora, prepare_corpora
 from cbmi.data.segmentations import (
     PackedLines,
@@ -18,6 +17,7 @@ from cbmi.data.segmentations import (
     without_long_lines,
 )
 from cbmi.data.vocabulary import EOS, Vocabulary, learn
+from cbmi.data_settings import DataSettings, SegmentationSettings, VocabularySettings
 from cbmi.demo.corpus import generate
 
 PAIRS = [(pair.source, pair.target) for pair in generate(400, seed=3)]

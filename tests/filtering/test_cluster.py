@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from cbmi.filtering import scores
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WINDOW = 20  # pairs of a chunk
 

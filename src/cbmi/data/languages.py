@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import NamedTuple
 
-from cbmi.config import DataSettings
 from cbmi.data.formats.entry import Languages
 from cbmi.data.text import Pair, is_copy, read_pairs
+from cbmi.data_settings import DataSettings
 
 LOOKED_THROUGH = 20_000  # pairs from which the sample is taken
 SAMPLE = 500  # pairs, evenly spread

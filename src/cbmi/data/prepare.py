@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cbmi.config import DataSettings
 from cbmi.data.corpus import (
     Corpus,
     CorpusMeta,
@@ -33,6 +32,7 @@ from cbmi.data.text import (
     read_pairs,
 )
 from cbmi.data.vocabulary import Vocabulary, learn
+from cbmi.data_settings import DataSettings
 from cbmi.digests import digest, unchanged
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, to_json

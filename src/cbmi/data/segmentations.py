@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cbmi.config import DataSettings, SegmentationSettings
 from cbmi.data.bpe_dropout import MergeTable, SampledWords, sample_words
 from cbmi.data.corpus import Corpus, Side, SideWriter, check_digests, damaged, digests_of
 from cbmi.data.text import read_corpora
 from cbmi.data.vocabulary import EOS, Vocabulary
+from cbmi.data_settings import DataSettings, SegmentationSettings
 from cbmi.digests import unchanged
 from cbmi.files import atomic_folder, read_json, to_json
 from cbmi.progress import bar, counted, say

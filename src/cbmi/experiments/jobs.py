@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cbmi.changes import changes_between, describe_changes
-from cbmi.config import DataSettings, RunSettings
+from cbmi.config import RunSettings
 from cbmi.data.prepare import check_unchanged
+from cbmi.data_settings import DataSettings
 from cbmi.digests import digest
 from cbmi.errors import UserError
 from cbmi.experiments.records import JobKind, JobResult

@@ -17,7 +17,8 @@ for _module in ("transformers", "datasets", "accelerate"):
     import_extra(_module, "cbmi.huggingface", "huggingface")
 
 from cbmi.huggingface.collator import AdaptiveCollator  # noqa: E402
-from cbmi.huggingface.language_model import LanguageModelScores, train_language_model  # noqa: E402
+from cbmi.huggingface.language_model import train_language_model  # noqa: E402
+from cbmi.huggingface.language_model_scores import LanguageModelScores  # noqa: E402
 from cbmi.huggingface.trainer import AdaptiveSeq2SeqTrainer, AdaptiveTrainer  # noqa: E402
 
 __all__ = [

@@ -9,10 +9,10 @@ import sys
 import pytest
 from tasks import cbmi, write_task
 
-from cbmi.config import DataSettings
 from cbmi.data.convert import convert
 from cbmi.data.corpus import digests_of, read_meta
 from cbmi.data.prepare import prepare_corpora
+from cbmi.data_settings import DataSettings
 from cbmi.errors import UserError
 
 UNIT = '<tu><tuv xml:lang="{}"><seg>{}</seg></tuv><tuv xml:lang="{}"><seg>{}</seg></tuv></tu>\n'

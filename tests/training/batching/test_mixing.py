@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tasks import cbmi, refused, run_values, write_run, write_task
 
-from cbmi.config import DataSettings
+from cbmi.data_settings import DataSettings
 from cbmi.training.batching.mixing import Mixing
 from cbmi.training.batching.plan import EpochPlan
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cbmi.config import DataSettings
 from cbmi.data.corpus import CorpusMeta
+from cbmi.data_settings import DataSettings
 
 PASS_KEY = 2**62  # in place of an epoch; passes over corpora are counted from here
 MOST_PASSES = 2**40  # of one corpus
