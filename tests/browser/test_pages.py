@@ -10,7 +10,8 @@ import pytest
 from servers import server
 from tasks import cbmi
 
-from cbmi.humaneval.study import Span, create_study
+from cbmi.humaneval.schemes import Span
+from cbmi.humaneval.study import create_study
 from cbmi.inference.scoring import ScoredPair
 from cbmi.inspection.heatmap import HeatmapEntry, write_heatmap
 

@@ -10,7 +10,7 @@ from tasks import ROOT
 
 from cbmi.evaluation.paired_t import SeedTest
 from cbmi.evaluation.robustness import Robustness
-from cbmi.experiments.figures import _limits
+from cbmi.experiments.figure_differences import _limits
 from cbmi.experiments.measure import Measured
 from cbmi.experiments.records import JobKind, JobResult, RobustnessRecord, SystemComparison
 from cbmi.experiments.report import render_report

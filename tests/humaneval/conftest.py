@@ -2,7 +2,8 @@
 
 import pytest
 
-from cbmi.humaneval.study import CRITERIA, Rating, create_study
+from cbmi.humaneval.schemes import CRITERIA, Rating
+from cbmi.humaneval.study import create_study
 
 
 @pytest.fixture

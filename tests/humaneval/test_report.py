@@ -8,7 +8,7 @@ import pytest
 from tasks import cbmi, refused
 
 from cbmi.humaneval.report import study_latex, study_markdown, write_study_report
-from cbmi.humaneval.study import CRITERIA, Rating
+from cbmi.humaneval.schemes import CRITERIA, Rating
 from cbmi.humaneval.summary import PairedDifference, study_summary
 
 

@@ -11,7 +11,8 @@ from tasks import cbmi, refused
 
 from cbmi.errors import UserError
 from cbmi.humaneval.report import study_latex, study_markdown, write_study_report
-from cbmi.humaneval.study import Span, create_study
+from cbmi.humaneval.schemes import Span
+from cbmi.humaneval.study import create_study
 from cbmi.humaneval.summary import study_summary
 
 

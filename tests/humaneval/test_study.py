@@ -6,7 +6,8 @@ import pytest
 from tasks import cbmi, refused
 
 from cbmi.errors import UserError
-from cbmi.humaneval.study import Rating, create_study, open_study
+from cbmi.humaneval.schemes import Rating
+from cbmi.humaneval.study import create_study, open_study
 
 
 def test_every_translation_is_an_item_once(study):

@@ -52,7 +52,8 @@ def humaneval_create(
     ] = 1,
 ) -> None:
     """Draw lines of a test set and make a study of several systems' translations of them."""
-    from cbmi.humaneval.study import SCHEMES, create_study
+    from cbmi.humaneval.schemes import SCHEMES
+    from cbmi.humaneval.study import create_study
 
     systems = []
     for choice in system:

@@ -6,12 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cbmi.files import write_together
-from cbmi.humaneval.study import (
-    HIGHEST,
-    LOWEST,
-    RatingRow,
-    Study,
-)
+from cbmi.humaneval.schemes import HIGHEST, LOWEST
+from cbmi.humaneval.study import RatingRow, Study
 from cbmi.humaneval.summary import (
     AVERAGE,
     SIGNIFICANT,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from cbmi.errors import UserError
-from cbmi.humaneval.study import CRITERIA, HIGHEST, LOWEST, Rating, Study
+from cbmi.humaneval.schemes import CRITERIA, HIGHEST, LOWEST, Rating
+from cbmi.humaneval.study import Study
 
 COLUMNS = ("annotator", "item", "source", "reference", "translation", *CRITERIA)
 DELIMITERS = ",;\t"  # spreadsheet programs choose by the language they are set to

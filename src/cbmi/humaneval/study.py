@@ -3,9 +3,6 @@
 A line of the test set gives an item for every different translation of it. Each annotator sees all
 items in an order of their own, and nothing on an item says which system it comes from. A rating
 survives a crash and a power cut once `rate` or `mark` has returned.
-
-There are two schemes: adequacy and fluency on scales from 1 to 5, as in the paper, and error spans,
-minor or major, as MQM and ESA have them.
 """
 
 from __future__ import annotations
@@ -16,28 +13,23 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from cbmi.data.lines import read_lines, report_repaired
 from cbmi.errors import UserError
 from cbmi.files import atomic_file, disk_errors
+from cbmi.humaneval.schemes import (
+    PENALTIES,
+    SCHEMES,
+    Rating,
+    Scheme,
+    Span,
+    StudyItem,
+    check_rating,
+    check_spans,
+)
 from cbmi.progress import counted
-
-# With the paper's words for the ends of the scales.
-CRITERIA = {
-    "adequacy": ("irrelevant to the source sentence", "semantically equal"),
-    "fluency": ("unintelligible", "fluent and native"),
-}
-LOWEST = 1
-HIGHEST = 5
-
-Scheme = Literal["scales", "spans"]
-SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
-# What an error costs, by severity: MQM's weights.
-PENALTIES = {"minor": 1, "major": 5}
-MOST_SPANS = 1000  # of an item
 
 SCHEMA = """
 CREATE TABLE settings (scheme TEXT);
@@ -71,26 +63,6 @@ class StudyFileError(UserError):
     """The study's file cannot be read or written, or is locked for too long."""
 
 
-class Rating(NamedTuple):
-    """What an annotator says of an item."""
-
-    item: int
-    criterion: str
-    value: int  # LOWEST to HIGHEST
-
-
-class Span(NamedTuple):
-    """An error that an annotator has marked in a translation.
-
-    It has the characters from `start` up to `end`; of something that is missing, both are the
-    length of the translation.
-    """
-
-    start: int
-    end: int
-    severity: str  # one of PENALTIES
-
-
 class RatingRow(NamedTuple):
     """A rating with all that it is about: a row of the table of all ratings."""
 
@@ -100,35 +72,6 @@ class RatingRow(NamedTuple):
     item: int
     criterion: str
     value: int
-
-
-@dataclass(frozen=True)
-class StudyItem:
-    """What an annotator sees of a translation, and has said of it so far. It names no system."""
-
-    number: int
-    source: str
-    reference: str | None
-    translation: str
-    ratings: Mapping[str, int]  # by criterion
-    spans: tuple[Span, ...] | None = None  # None: errors have not been marked yet
-
-    def is_complete(self, scheme: Scheme) -> bool:
-        """Whether all has been said of it."""
-        if scheme == "spans":
-            return self.spans is not None
-        return len(self.ratings) == len(CRITERIA)
-
-    def to_json(self) -> dict[str, Any]:
-        """As the annotators' page reads it."""
-        return {
-            "item": self.number,
-            "source": self.source,
-            "reference": self.reference,
-            "translation": self.translation,
-            "ratings": dict(self.ratings),
-            "spans": None if self.spans is None else [span._asdict() for span in self.spans],
-        }
 
 
 def create_study(
@@ -351,7 +294,7 @@ class Study:
             row = db.execute("SELECT translation FROM items WHERE item = ?", (item,)).fetchone()
             if row is None:
                 raise UserError(f"item: there is no item {item} in this study.")
-            _check_spans(spans, len(row[0]))
+            check_spans(spans, len(row[0]))
             db.execute("DELETE FROM spans WHERE annotator = ? AND item = ?", (number, item))
             db.execute(
                 "INSERT OR REPLACE INTO marked (annotator, item) VALUES (?, ?)", (number, item)
@@ -364,7 +307,7 @@ class Study:
     def rate(self, annotator: str, ratings: Sequence[Rating]) -> None:
         """Keep ratings, all of them or none. A later one replaces an earlier one."""
         for rating in ratings:
-            _check(rating)
+            check_rating(rating)
         with self._open(write=True) as db:
             (number,) = db.execute(
                 "SELECT annotator FROM annotators WHERE name = ?", (annotator,)
@@ -428,30 +371,3 @@ class Study:
         with self._open() as db:
             (size,) = db.execute("SELECT COUNT(*) FROM items").fetchone()
         return int(size)
-
-
-def _check_spans(spans: Sequence[Span], length: int) -> None:
-    """Refuse spans that are not in the translation, or overlap."""
-    if len(spans) > MOST_SPANS:
-        raise UserError(f"spans: {len(spans):,} are more than {MOST_SPANS:,}.")
-    end = 0
-    for span in sorted(spans):
-        if span.severity not in PENALTIES:
-            raise UserError(f"severity: '{span.severity}' is not one of {', '.join(PENALTIES)}.")
-        is_missing = span.start == span.end == length
-        if not is_missing and not end <= span.start < span.end <= length:
-            raise UserError(
-                f"spans: {span.start} to {span.end} is not a part of the translation of its own."
-            )
-        end = span.end
-
-
-def _check(rating: Rating) -> None:
-    """Refuse a rating that is not on the scale."""
-    if rating.criterion not in CRITERIA:
-        raise UserError(f"criterion: '{rating.criterion}' is not one of {', '.join(CRITERIA)}.")
-    if not isinstance(rating.value, int) or not LOWEST <= rating.value <= HIGHEST:
-        raise UserError(
-            f"{rating.criterion} of item {rating.item}: {rating.value} should be a whole number "
-            f"from {LOWEST} to {HIGHEST}."
-        )

@@ -10,13 +10,8 @@ import numpy as np
 
 from cbmi.errors import UserError
 from cbmi.humaneval.agreement import interval, mean_kappa, paired_test, reading
-from cbmi.humaneval.study import (
-    CRITERIA,
-    PENALTIES,
-    RatingRow,
-    Scheme,
-    Study,
-)
+from cbmi.humaneval.schemes import CRITERIA, PENALTIES, Scheme
+from cbmi.humaneval.study import RatingRow, Study
 
 SUBSTANTIAL = 0.6  # the paper stars scores whose kappa is above it
 SIGNIFICANT = 0.05  # a difference from the first system with a p below it is bold

@@ -18,6 +18,7 @@ from cbmi.files import write_together
 from cbmi.progress import say
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Colours that colour-blind readers can tell apart.
@@ -53,6 +54,7 @@ FONTS = [
     "Arial Unicode MS",
 ]
 PNG_DPI = 160
+WIDTH = 9.0  # inches of a figure
 
 
 class Picture(NamedTuple):
@@ -163,3 +165,19 @@ def write_pictures(folder: Path, pictures: Mapping[str, Picture]) -> None:
 def data_address(svg: bytes) -> str:
     """An SVG as a data: URL, for a page that stands alone."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def panel_figure(
+    plotter: Plotter, count: int, height: float, most: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels of a height in inches, at most `most` in a row."""
+    rows = -(-count // most)  # rounded up
+    columns = -(-count // rows)
+    figsize = (WIDTH, height * rows)
+    figure, grid = plotter.subplots(
+        rows, columns, figsize=figsize, squeeze=False, layout="constrained"
+    )
+    axes = list(grid.flat)
+    for axis in axes[count:]:
+        axis.remove()
+    return figure, axes[:count]

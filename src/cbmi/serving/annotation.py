@@ -18,18 +18,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cbmi.errors import UserError
-from cbmi.humaneval.study import (
-    CRITERIA,
-    HIGHEST,
-    LOWEST,
-    MOST_SPANS,
-    PENALTIES,
-    Rating,
-    Span,
-    Study,
-    StudyFileError,
-    open_study,
-)
+from cbmi.humaneval.schemes import CRITERIA, HIGHEST, LOWEST, MOST_SPANS, PENALTIES, Rating, Span
+from cbmi.humaneval.study import Study, StudyFileError, open_study
 from cbmi.progress import say
 from cbmi.reporting.cells import FACTORS
 from cbmi.serving.web import (
