@@ -5,7 +5,8 @@
 RUN is a run of cbmi that has trained a translator and a language model. Two Marian models begin
 with the random weights that its translator began with, and are trained with its optimizer, one with
 each objective (--objectives ce: with that one alone). Its language model scores the labels, and its
-own BLEU on the test set is printed beside. Steps have about as many pieces as the run's.
+own BLEU on the test set is printed beside. A step has a fixed number of pairs, drawn at random:
+those that the run's steps have on average.
 OUT/results.csv gets a line as soon as a model is tested, and OUT/OBJECTIVE.txt its translations;
 what stands there is not trained again.
 A training that was stopped goes on from its last checkpoint.
@@ -18,16 +19,13 @@ import csv
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
-from pyarrow.compute import list_value_length
-from torch.utils.data import DataLoader, Sampler
+from pyarrow.compute import list_value_length, max_element_wise, mean
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
 
 from cbmi.data.text import read_pairs
@@ -45,7 +43,6 @@ from cbmi.progress import bar, say
 from cbmi.training.networks import new_translator
 
 COLUMNS = ("objective", "steps", "bleu", "chrf")
-LONGEST = 128  # pieces of a pair that is trained on
 BEAM = 4
 BATCH = 256  # sentences that are translated together
 
@@ -84,7 +81,7 @@ def rows_of(model: TrainedModel, files: list[str], with_scores: bool) -> Dataset
                     if name == "labels" and lm:
                         row["lm"] = lm[starts[name] : end]
                     starts[name] = end
-                if max(len(row["input_ids"]), len(row["labels"])) <= LONGEST:
+                if max(len(row["input_ids"]), len(row["labels"])) <= model.config.data.max_length:
                     for name, value in row.items():
                         columns[name].append(value)
             progress.advance(len(batch))
@@ -97,51 +94,10 @@ def _log_p(language_model: Any, target: Any) -> torch.Tensor:
     return scores
 
 
-class Batches(Sampler[list[int]]):
-    """Pairs of similar length, at most so many pieces per side, in an order of each epoch's own.
-
-    (Trainers' own grouping by length sorts fifty batches at a time, the longest pairs first.)
-    """
-
-    def __init__(self, data: Dataset, tokens: int) -> None:
-        columns = [data.data.column(name) for name in ("input_ids", "labels")]
-        self.lengths = [list_value_length(column).to_numpy() for column in columns]
-        self.tokens = tokens
-        self.set_epoch(0)
-
-    def set_epoch(self, epoch: int) -> None:
-        random = np.random.default_rng(epoch)
-        # Ties are in random order, so that batches differ from epoch to epoch.
-        source, target = self.lengths
-        order = np.lexsort([random.random(len(target)), source, target])
-        batch = (np.maximum(source, target)[order].cumsum() - 1) // self.tokens
-        self.batches = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
-        random.shuffle(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
-class BatchedTrainer(AdaptiveSeq2SeqTrainer):
-    """A trainer of `Batches`."""
-
-    def __init__(self, *args: Any, tokens: int, **others: Any) -> None:
-        super().__init__(*args, **others)
-        self.tokens = tokens
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        data = cast(Dataset, self.train_dataset)
-        loader: DataLoader[Any] = DataLoader(
-            cast(Any, data),
-            batch_sampler=Batches(data, self.tokens),
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=torch.cuda.is_available(),
-        )
-        return cast(DataLoader[Any], self.accelerator.prepare(loader))
+def pairs_per_step(data: Dataset, tokens: int) -> int:
+    """Of the run, whose steps have so many pieces on either side, on average."""
+    lengths = [list_value_length(data.data.column(name)) for name in ("input_ids", "labels")]
+    return max(1, round(tokens / mean(max_element_wise(*lengths)).as_py()))
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -164,11 +120,12 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
     network.load_state_dict(weights, strict=False)
     network.tie_weights()
     optimizer = model.config.optimizer
-    trainer = BatchedTrainer(
+    trainer = AdaptiveSeq2SeqTrainer(
         network,
         Seq2SeqTrainingArguments(
             output_dir=str(folder),
             max_steps=options.steps,
+            per_device_train_batch_size=pairs_per_step(data, model.config.batch.tokens),
             learning_rate=optimizer.peak_lr,
             warmup_steps=optimizer.warmup,
             lr_scheduler_type="linear",
@@ -188,7 +145,6 @@ def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> M
         objective=objective,
         train_dataset=data,
         data_collator=AdaptiveCollator(Tokenizer(), model=network),
-        tokens=model.config.batch.tokens,
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     network.eval()  # type: ignore[no-untyped-call]

@@ -118,6 +118,25 @@ def test_nothing_is_left_to_do(own, experiment_file):
     assert before == {file: file.stat().st_mtime_ns for file in (own / "jobs").rglob("result.json")}
 
 
+def test_results_are_enough_to_continue_elsewhere(whole, experiment_file, tmp_path):
+    """What a report is made of, without models, corpora and logs; later with one seed of two."""
+    elsewhere = tmp_path / "elsewhere"
+    for file in (whole / "jobs").rglob("*"):
+        if file.name == "result.json" or file.parent.name == "test":
+            copy = elsewhere / file.relative_to(whole)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+    path = experiment_file(output=str(elsewhere))
+    assert cbmi("experiment", path, "--report").returncode == 0
+    results = Path("report") / "results.csv"
+    assert (elsewhere / results).read_text() == (whole / results).read_text()
+    for folder in (elsewhere / "jobs").glob("demo-2-*"):
+        shutil.rmtree(folder)
+    said = cbmi("experiment", path, "--dry-run").stdout.decode()
+    assert "6 of 11 jobs to do" in said  # the corpus among them
+    assert said.count("demo-1") == said.count(" done") == 5
+
+
 def test_another_system_goes_on_from_the_same_start(own, experiment_file, systems, tmp_path):
     """Experiments may share their jobs; settings that are the same share a job, too."""
     others = {

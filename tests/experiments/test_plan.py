@@ -1,4 +1,4 @@
-"""What a run file leaves out is chosen once, for all jobs of a seed."""
+"""Jobs and their order. What a run file leaves out is chosen once, for all jobs of a seed."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ def plan_of(task, experiment_file, tmp_path):
         return Plan(read_experiment(experiment_file(tasks=tasks, systems=systems), []))
 
     return plan
+
+
+def test_shards_can_be_whole_seeds(task, experiment_file):
+    tasks = {name: {"run": str(task / "run.yaml")} for name in ("one", "two")}
+    plan = Plan(read_experiment(experiment_file(tasks=tasks), []))
+    for number, seed in enumerate((1, 2)):
+        ends = [job for job in plan.wanted((number, 2)) if job.system is not None]
+        assert [(job.task, job.seed) for job in ends] == [("one", seed)] * 3 + [("two", seed)] * 3
 
 
 def chosen(plan: Plan) -> dict[str, tuple]:

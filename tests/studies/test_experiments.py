@@ -7,6 +7,7 @@ import yaml
 from tasks import ROOT
 
 from cbmi.config import RunSettings
+from cbmi.experiments import registration
 from cbmi.experiments.settings import read_experiment
 from cbmi.objectives import build
 from cbmi.objectives.registry import LANGUAGE_PAIRS
@@ -48,3 +49,32 @@ def test_an_experiment_is_understood(path):
             )
             stages = (*config.stages[:-1], last)
             check_stages(complete_settings(config.model_copy(update={"stages": stages})))
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((ROOT / "docs" / "runs").glob("*/registration.yaml")),
+    ids=lambda path: path.parent.name,
+)
+def test_a_published_registration_is_that_of_its_plan(path):
+    published = read_mapping(path, "registration")
+    hypotheses = published["hypotheses"]
+    assert registration._digest(hypotheses) == published["sha256"]
+    experiment = read_experiment(ROOT / "studies" / f"{path.parent.name}.yaml", [])
+    assert hypotheses["seeds"] == list(experiment.seeds)
+    assert hypotheses["baseline"] == experiment.baseline
+    assert list(hypotheses["tasks"]) == list(experiment.tasks)
+    for name, registered in hypotheses["tasks"].items():
+        assert list(registered["systems"]) == list(experiment.expanded())
+        assert list(registered["sets"]) == list(experiment.report.sets)
+        assert registered["metrics"] == list(experiment.metrics(name))
+        task = experiment.tasks[name]
+        values = with_overrides(read_mapping(task.run, "run file"), task.settings)
+        first, last = values["stages"]
+        assert registered["run"]["stages"][0]["steps"] == first["steps"]
+        for label, system in experiment.expanded().items():
+            stage = registered["systems"][label]
+            assert stage["steps"] == last["steps"]
+            preset = {"preset": task.preset} if task.preset else {}
+            settings = build(preset | system.objective, label).model_dump(mode="json")
+            assert settings.items() <= stage["objective"].items()

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_its_options_are_those_of_the_ladder(target, root):
 
 def test_variables_of_the_environment_change_nothing(root, monkeypatch):
     before = called(root, "-n", *TARGETS)
-    for name in ("OUT", "RESULTS", "SEEDS", "JOBS", "DEVICE", "RUNGS"):
+    for name in ("OUT", "RESULTS", "SEEDS", "SHARD", "JOBS", "DEVICE", "RUNGS"):
         monkeypatch.setenv(name, "elsewhere")
     assert called(root, "-n", *TARGETS) == before
 
@@ -92,3 +93,28 @@ def test_subsets(root):
     parallel_en, parallel_de, mono = ((root / name).read_text() for name in made)
     assert parallel_en == parallel_de == "".join(lines[:3])
     assert mono == "".join(lines[3:])
+
+
+def test_results_leave_models_behind(root):
+    jobs = root / "experiments" / "scales-on-news" / "jobs"
+    kept = ["a-1-ce/result.json", "a-1-ce/run/test/x.txt", "a-1-start/result.json"]
+    left = ["a-1-ce/run/config.yaml", "a-1-ce/run/best/x", "a-1-start/run/test/x.txt"]
+    for name in (*kept, *left):
+        (jobs / name).parent.mkdir(parents=True, exist_ok=True)
+        (jobs / name).touch()
+    (jobs.parent / "registration.yaml").touch()
+    called(root, "results")
+    with tarfile.open(root / "experiments" / "results.tar.gz") as archive:
+        names = archive.getnames()
+    expected = [f"./scales-on-news/jobs/{name}" for name in kept]
+    assert sorted(names) == sorted([*expected, "./scales-on-news/registration.yaml"])
+
+
+def test_a_published_registration_holds(root):
+    folder = root / "docs" / "runs" / "articles"
+    folder.mkdir(parents=True)
+    (folder / "registration.yaml").touch()
+    first, *others = called(root, "-n", "articles", "SHARD=0/3").replace("\\\n", " ").splitlines()
+    assert first == "mkdir -p experiments/articles"
+    assert "cp docs/runs/articles/registration.yaml experiments/articles/" in others[0]
+    assert shlex.split(others[1])[-2:] == ["--shard", "0/3"]

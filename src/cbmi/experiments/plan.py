@@ -36,7 +36,11 @@ from cbmi.training.run import RunDirectory
 
 
 class Plan:
-    """The jobs of an experiment by id. Systems with the very same settings share a job."""
+    """The jobs of an experiment by id. Systems with the very same settings share a job.
+
+    They are in the order of the seeds: what is stopped early has compared whole seeds, and shards
+    can be whole seeds.
+    """
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self.experiment = experiment
@@ -45,11 +49,14 @@ class Plan:
         self.jobs: dict[str, Job] = {}
         self.of_system: dict[tuple[str, int, str], str] = {}  # (task, seed, system) → job
         for name, task in experiment.tasks.items():
-            self._plan_task(name, task)
+            self._check_task(name, task)
+        for seed in experiment.seeds:
+            for name, task in experiment.tasks.items():
+                self._plan_seed(name, task, seed)
         for job in self.jobs.values():
             job.check_begun()
 
-    def _plan_task(self, name: str, task: TaskSettings) -> None:
+    def _check_task(self, name: str, task: TaskSettings) -> None:
         config = check(RunSettings, _run_values(task), task.run)
         if self.experiment.systems and len(config.stages) < 2:
             raise UserError(
@@ -60,8 +67,6 @@ class Plan:
         check_texts(config)
         _check_report(self.experiment, name, config)
         _check_preset(self.experiment, name)
-        for seed in self.experiment.seeds:
-            self._plan_seed(name, task, seed)
 
     def _plan_seed(self, name: str, task: TaskSettings, seed: int) -> None:
         start_name = f"{name}-{seed}-start"
