@@ -34,6 +34,7 @@ from cbmi.errors import UserError
 from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
 from cbmi.files import read_json, write_atomically
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
+from cbmi.huggingface.language_model import last_checkpoint
 from cbmi.inference.model import TrainedModel
 from cbmi.inference.scoring import packed_batches
 from cbmi.interop.marian import marian_config, marian_weights
@@ -98,13 +99,6 @@ def pairs_per_step(data: Dataset, tokens: int) -> int:
     """Of the run, whose steps have so many pieces on either side, on average."""
     lengths = [list_value_length(data.data.column(name)) for name in ("input_ids", "labels")]
     return max(1, round(tokens / mean(max_element_wise(*lengths)).as_py()))
-
-
-def last_checkpoint(folder: Path) -> str | None:
-    """The folder of the last that is complete: its state is written last."""
-    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    steps = {int(path.name.removeprefix("checkpoint-")): path for path in complete}
-    return str(steps[max(steps)]) if steps else None
 
 
 def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> MarianMTModel:

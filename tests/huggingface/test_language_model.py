@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -11,7 +13,14 @@ import tiny
 from transformers import LlamaConfig
 
 from cbmi.errors import UserError
-from cbmi.huggingface import LanguageModelScores, language_model, train_language_model
+from cbmi.huggingface import (
+    AdaptiveCollator,
+    AdaptiveSeq2SeqTrainer,
+    LanguageModelScores,
+    language_model,
+    train_language_model,
+)
+from cbmi.huggingface.language_model import last_checkpoint
 
 
 def small_config() -> LlamaConfig:
@@ -36,17 +45,20 @@ def test_a_language_model_is_trained_once(tmp_path):
     mean = sum(sum(row) for row in scored["lm"]) / sum(len(row) for row in scored["lm"])
     assert mean > -2.6  # pieces drawn at random: -3.6
 
-    again = train_language_model(tiny.tokenizer(), data, args=None, **settings)
+    again = train_language_model(tiny.tokenizer(), data, args=arguments, **settings)
     for first, second in zip(trained.parameters(), again.parameters(), strict=True):
         assert torch.equal(first.cpu(), second.cpu())
     with pytest.raises(UserError, match="was trained on other data"):
-        train_language_model(tiny.tokenizer(), tiny.dataset(8), args=None, **settings)
+        train_language_model(tiny.tokenizer(), tiny.dataset(8), args=arguments, **settings)
     larger = small_config()
     larger.hidden_size = 32
-    with pytest.raises(UserError, match="was trained on other settings"):
-        train_language_model(tiny.tokenizer(), data, args=None, **(settings | {"config": larger}))
+    with pytest.raises(UserError, match="was trained with other settings"):
+        train_language_model(
+            tiny.tokenizer(), data, args=arguments, **(settings | {"config": larger})
+        )
     # Checkpoints of something else are not taken for those of a language model.
-    (tmp_path / "work" / "checkpoint-3").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "work" / "checkpoint-3").mkdir()
+    (tmp_path / "work" / "checkpoint-3" / "trainer_state.json").touch()
     with pytest.raises(UserError, match="was trained on other data"):
         train_language_model(
             tiny.tokenizer(),
@@ -76,14 +88,14 @@ def test_an_interrupted_language_model_goes_on(tmp_path, monkeypatch):
     class Interrupted(Exception):
         pass
 
-    class Breaking(language_model.Trainer):
+    class Breaking(language_model.AdaptiveTrainer):
         def training_step(self, *args, **kwargs):
             if self.state.global_step == 7:
                 raise Interrupted
             return super().training_step(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(language_model, "Trainer", Breaking)
+        patch.setattr(language_model, "AdaptiveTrainer", Breaking)
         with pytest.raises(Interrupted):
             train_language_model(
                 tiny.tokenizer(), data, output=tmp_path / "b", args=arguments("work-b"), **settings
@@ -93,6 +105,100 @@ def test_an_interrupted_language_model_goes_on(tmp_path, monkeypatch):
     )
     for first, second in zip(whole.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(first, second)
+
+
+def test_other_arguments_make_another_model(tmp_path):
+    settings = {"start": tiny.BOS, "output": tmp_path / "lm", "config": small_config()}
+
+    def trained(folder: str, **own):
+        arguments = tiny.arguments(tmp_path / folder, "llama", max_steps=1, **own)
+        return train_language_model(tiny.tokenizer(), tiny.dataset(8), args=arguments, **settings)
+
+    trained("work")
+    with pytest.raises(UserError, match="was trained with other settings"):
+        trained("work", learning_rate=0.5)
+    with pytest.raises(UserError, match="is where the language model itself goes"):
+        trained("lm")
+
+
+def test_its_precision_stays_its_own(tmp_path, monkeypatch):
+    """bf16 holds for its training alone: neither for others, nor for the model that comes back."""
+
+    def in_bf16(folder):  # as the default is on a GPU
+        return tiny.arguments(folder, "llama", max_steps=1, bf16=True)
+
+    monkeypatch.setattr(language_model, "_three_epochs", in_bf16)
+    data = tiny.dataset(16)
+    translator = tiny.model("marian")
+    before = tiny.arguments(tmp_path / "before", max_steps=1)
+    environment = dict(os.environ)
+    lm = train_language_model(
+        tiny.tokenizer(), data, start=tiny.BOS, output=tmp_path / "lm", config=small_config()
+    )
+    assert dict(os.environ) == environment
+    assert lm(input_ids=torch.tensor([[1, 5]])).logits.dtype is torch.float32
+    scored = LanguageModelScores(lm, start=tiny.BOS).add_to(data)
+    loaded = LanguageModelScores(tmp_path / "lm", start=tiny.BOS).add_to(data)
+    assert list(scored["lm"]) == list(loaded["lm"])
+    for args in (before, tiny.arguments(tmp_path / "after", max_steps=1)):
+        trainer = AdaptiveSeq2SeqTrainer(
+            translator,
+            args,
+            objective="cbmi",
+            train_dataset=scored,
+            data_collator=AdaptiveCollator(tiny.tokenizer(), model=translator),
+        )
+        assert trainer.accelerator.mixed_precision == "no"
+
+
+def test_accumulation_does_not_change_its_loss(tmp_path):
+    """With label smoothing, too, on every version of transformers."""
+    data = tiny.dataset(16)
+    trained = []
+    for size, accumulate in ((16, 1), (4, 4)):
+        own = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulate}
+        arguments = tiny.arguments(
+            tmp_path / f"work-{size}", "llama", max_steps=2, label_smoothing_factor=0.1, **own
+        )
+        lm = train_language_model(
+            tiny.tokenizer(),
+            data,
+            start=tiny.BOS,
+            output=tmp_path / f"lm-{size}",
+            config=small_config(),
+            args=arguments,
+        )
+        trained.append(lm)
+    for first, second in zip(*(lm.parameters() for lm in trained), strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+def test_a_start_that_is_also_padding_is_learnt(tmp_path):
+    """As Marian's and T5's; the embedding of padding gets no gradient."""
+    config = small_config()
+    config.tie_word_embeddings = False
+    arguments = tiny.arguments(tmp_path / "work", "llama", max_steps=2, learning_rate=0.1)
+    lm = train_language_model(
+        tiny.tokenizer(),
+        tiny.dataset(16),
+        start=tiny.PAD,
+        output=tmp_path / "lm",
+        config=config,
+        args=arguments,
+    )
+    assert config.pad_token_id == tiny.PAD  # the caller's is left alone
+    (one,), (other,) = LanguageModelScores(lm, start=tiny.PAD).log_probabilities([[5], [6]])
+    assert one != other
+
+
+def test_checkpoints_that_are_not_complete_are_passed_over(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    for number, is_complete in ((9, True), (10, True), (20, False)):
+        folder = tmp_path / f"checkpoint-{number}"
+        folder.mkdir()
+        if is_complete:
+            (folder / "trainer_state.json").touch()
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
 
 
 def test_a_stream_is_refused(tmp_path):

@@ -17,7 +17,8 @@ pytest.importorskip("transformers")
 
 import tiny
 import transformers
-from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer
+from datasets import Dataset
+from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, TrainerCallback
 
 from cbmi.errors import UserError
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
@@ -418,7 +419,7 @@ def test_collators_that_know_no_columns_are_refused(tmp_path):
 
 
 def test_bad_choices_are_refused(tmp_path, monkeypatch):
-    refused(tmp_path, "needs the column 'lm'", data=tiny.dataset())
+    refused(tmp_path, "'cbmi' needs the column 'lm'.*; add it with LanguageM", data=tiny.dataset())
     refused(tmp_path, "unknown objective 'cbmy' .did you mean 'cbmi'", objective="cbmy")
     refused(tmp_path, "it has no name", objective={"scale_token": 0.1})
     refused(tmp_path, "unknown key 'scale'", objective={"name": "ce", "scale": 1.0})
@@ -527,9 +528,53 @@ def test_columns_stay_in_single_precision(tmp_path, monkeypatch):
 
 def test_shared_sentences_are_refused(tmp_path):
     trainer = tiny.trainer(tmp_path)
-    trainer.accelerator = SimpleNamespace(parallelism_config=SimpleNamespace(cp_size=2))
-    with pytest.raises(UserError, match="cp_size"):
-        trainer._refuse_unfit_processes()
+    for name in ("cp_size", "sp_size", "tp_size"):
+        trainer.accelerator = SimpleNamespace(parallelism_config=SimpleNamespace(**{name: 2}))
+        with pytest.raises(UserError, match=name):
+            trainer._refuse_unfit_processes()
+
+
+def test_models_with_a_loss_of_their_own_are_refused(tmp_path):
+    trainer = tiny.trainer(tmp_path)
+    config = trainer.model.config
+    config.output_router_logits = True
+    config.router_aux_loss_coef = 0.0
+    trainer._refuse_unfit_model()
+    config.router_aux_loss_coef = 0.01
+    with pytest.raises(UserError, match="the loss of the model's router would be left out"):
+        trainer._refuse_unfit_model()
+
+
+def test_a_step_that_is_broken_off_leaves_nothing(tmp_path):
+    class Stop(TrainerCallback):
+        def on_substep_end(self, args, state, control, **others):
+            control.should_training_stop = True
+
+    trainer = tiny.trainer(
+        tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=4, max_steps=2
+    )
+    trainer.add_callback(Stop())
+    trainer.train()
+    assert trainer._known_weights == [] == trainer._accumulated
+
+
+def test_streams_are_refused_where_rows_are_counted(tmp_path):
+    trainer = tiny.trainer(tmp_path, objective="freq-exp", max_steps=1)
+    stream = trainer.train_dataset.to_iterable_dataset()
+    with pytest.raises(UserError, match="token_weights: the data are a stream"):
+        trainer.token_weights(stream)
+    trainer.train_dataset = stream
+    with pytest.raises(UserError, match="objective 'freq-exp' counts the labels"):
+        trainer.train()
+
+
+def test_rows_without_a_label_have_no_line(tmp_path):
+    trainer = tiny.trainer(tmp_path, "llama")
+    rows = [dict(row) for row in trainer.train_dataset.select(range(3))]
+    rows[1]["labels"] = [-100] * len(rows[1]["labels"])
+    rows[1]["lm"] = []
+    lines = trainer.token_weights(Dataset.from_list(rows))
+    assert len(lines) == 2
 
 
 def test_version_is_one_that_is_tested():

@@ -28,12 +28,21 @@ def column_names(dataset: Any) -> list[str] | None:
     return list(names) if isinstance(names, Iterable) and not isinstance(names, Mapping) else None
 
 
+# What makes a column that is missing.
+MAKERS = {
+    LM: "LanguageModelScores(lm, start=start).add_to(dataset)",
+    WEIGHTS: "dataset.add_column",
+}
+
+
 def require_column(dataset: Any, name: str, what: str) -> None:
     """Refuse a dataset that says which columns it has, and lacks this one; `what` needs it."""
     names = column_names(dataset)
     if names is not None and name not in names:
+        remedy = f"; add it with {MAKERS[name]}" if name in MAKERS else ""
         raise UserError(
-            f"{what} needs the column '{name}', but the dataset has only {', '.join(names)}."
+            f"{what} needs the column '{name}', but the dataset has only "
+            f"{', '.join(names)}{remedy}."
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from cbmi.errors import UserError
 from cbmi.huggingface.columns import require_column
 from cbmi.huggingface.target_pieces import TargetPieces
-from cbmi.objectives import Objective
+from cbmi.objectives import Objective, name_of
 
 BLOCK = 10_000  # sentences counted at a time
 
@@ -40,7 +40,7 @@ def objective_inputs(
         return ObjectiveInputs()
     if tokenizer is None:
         raise UserError(
-            f"objective '{type(objective).__name__}' needs the tokenizer: give processing_class, "
+            f"objective '{name_of(objective)}' needs the tokenizer: give processing_class, "
             "or AdaptiveCollator as the data_collator."
         )
     pieces = TargetPieces(tokenizer, size)
@@ -50,10 +50,10 @@ def objective_inputs(
         )
     frequency = None
     if "frequency" in needs:
-        if dataset is None or not hasattr(dataset, "iter"):
+        if not hasattr(dataset, "iter") or not hasattr(dataset, "__len__"):
             raise UserError(
-                f"objective '{type(objective).__name__}' counts the labels of train_dataset, which "
-                "has to be a datasets.Dataset."
+                f"objective '{name_of(objective)}' counts the labels of train_dataset, which "
+                "has to be a datasets.Dataset, not a stream."
             )
         require_column(dataset, "labels", "counting pieces")
         blocks = dataset.select_columns("labels").iter(BLOCK)

@@ -6,28 +6,45 @@ import copy
 import hashlib
 import json
 import operator
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState
 from transformers import (
     AutoModelForCausalLM,
-    DataCollatorForSeq2Seq,
     LlamaConfig,
     PreTrainedModel,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from cbmi.errors import UserError, first_line
 from cbmi.files import read_json, to_json, write_atomically
+from cbmi.huggingface.collator import AdaptiveCollator
 from cbmi.huggingface.columns import IGNORED, predicted, require_column
+from cbmi.huggingface.trainer import AdaptiveTrainer
 
 BLOCK = 10_000  # rows read at a time
-NOTE = "cbmi.json"  # what a language model was trained on
+NOTE = "cbmi.json"  # what a language model was trained on, and how
+# Of the trainer's arguments, what a language model is noted to be trained with.
+NOTED_ARGUMENTS = (
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "label_smoothing_factor",
+    "weight_decay",
+    "max_grad_norm",
+    "optim",
+    "seed",
+)
 
 Start = int | Sequence[int]
 
@@ -46,7 +63,7 @@ def train_language_model(
     start: the ids before the first label, such as the model's `decoder_start_token_id`. config: of
     the language model; by default it has the size of a base Transformer's decoder. args: of
     Hugging Face's trainer; by default three epochs. A language model in `output` that was trained
-    on the same data is loaded instead; an interrupted training goes on.
+    with the same data and settings is loaded instead; an interrupted training is resumed.
     """
     check_dataset(data, "train_language_model")
     if not hasattr(data, "__len__"):
@@ -60,38 +77,97 @@ def train_language_model(
             f"config: its vocabulary has {config.vocab_size} entries, but the labels and the "
             f"tokenizer have {size}."
         )
-    settings = {**config.to_diff_dict(), "transformers_version": None}
-    note = {"labels": _labels_digest(data), "start": start_ids(start), "config": settings}
-    note = json.loads(json.dumps(note))  # as it will be read
-    if _is_known(output, note):
-        return load_language_model(output)
-    args = args or _three_epochs(output / "checkpoints")
-    work = Path(str(args.output_dir))
-    if _last_checkpoint(str(work)) is not None and not _is_known(work, note):
-        raise UserError(f"{work}: there are checkpoints of another training; name another folder.")
+    if config.pad_token_id in start_ids(start):
+        # The embedding of padding is never trained, but here it is what the first label depends on.
+        config.pad_token_id = None
+    with _apart():
+        args = args or _three_epochs(output / "checkpoints")
+        work = Path(str(args.output_dir))
+        if work.resolve() == output.resolve():
+            raise UserError(
+                f"args: {work} is where the language model itself goes; name another output_dir."
+            )
+        note = _note(data, start, config, args)
+        if _is_known(output, note):
+            return load_language_model(output)
+        resumed = last_checkpoint(work)
+        if resumed is not None and not _is_known(work, note):
+            raise UserError(
+                f"{work}: there are checkpoints of another training; name another folder."
+            )
+        _train(tokenizer, data, start_ids(start), config, args, note, output, resumed)
+    # As whoever calls again will have it: in full precision, whatever it was trained in.
+    return load_language_model(output)
+
+
+def _train(
+    tokenizer: Any,
+    data: Any,
+    start: list[int],
+    config: Any,
+    args: TrainingArguments,
+    note: dict[str, Any],
+    output: Path,
+    resumed: str | None,
+) -> None:
+    """Train from scratch or from a checkpoint, and keep the result with its note."""
     set_seed(args.seed)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    trainer = Trainer(
-        model,
-        args,
-        train_dataset=data.map(
-            _with_start(start_ids(start)),
-            remove_columns=data.column_names,
-            new_fingerprint=digest_of("rows of a language model", note),
-            desc="Rows of the language model",
-        ),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
+    rows = data.map(
+        _with_start(start),
+        remove_columns=data.column_names,
+        new_fingerprint=digest_of("rows of a language model", note),
+        desc="Rows of the language model",
     )
+    trainer = AdaptiveTrainer(
+        AutoModelForCausalLM.from_config(config),  # type: ignore[no-untyped-call]
+        args,
+        objective="ce",
+        train_dataset=rows,
+        data_collator=AdaptiveCollator(tokenizer),
+    )
+    work = Path(str(args.output_dir))
     if trainer.is_world_process_zero():
         work.mkdir(parents=True, exist_ok=True)
         write_atomically(work / NOTE, to_json(note))
-    trainer.train(resume_from_checkpoint=_last_checkpoint(str(args.output_dir)))
+    trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model(str(output))
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(str(output))
         write_atomically(output / NOTE, to_json(note))
-    model.eval()  # type: ignore[no-untyped-call]
-    return model
+    trainer.accelerator.wait_for_everyone()
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """What accelerate keeps for the whole process, such as its precision, is left as it was."""
+    variables = {name: value for name, value in os.environ.items() if _is_of_accelerate(name)}
+    state = dict(AcceleratorState._shared_state)
+    AcceleratorState._reset_state()
+    try:
+        yield
+    finally:
+        for name in filter(_is_of_accelerate, list(os.environ)):
+            del os.environ[name]
+        os.environ.update(variables)
+        AcceleratorState._reset_state()
+        AcceleratorState._shared_state.update(state)
+
+
+def _is_of_accelerate(variable: str) -> bool:
+    return variable.startswith("ACCELERATE_")
+
+
+def _note(data: Any, start: Start, config: Any, args: TrainingArguments) -> dict[str, Any]:
+    """What a language model depends on."""
+    values = args.to_dict()  # type: ignore[no-untyped-call]
+    note = {
+        "labels": _labels_digest(data),
+        "start": start_ids(start),
+        "config": {**config.to_diff_dict(), "transformers_version": None},
+        "training": {name: values[name] for name in NOTED_ARGUMENTS},
+    }
+    noted: dict[str, Any] = json.loads(json.dumps(note))  # as it will be read
+    return noted
 
 
 def _three_epochs(folder: Path) -> TrainingArguments:
@@ -116,20 +192,23 @@ def _is_known(folder: Path, note: dict[str, Any]) -> bool:
     known = read_json(folder / NOTE)
     if known == note:
         return True
-    what = "settings"
+    what = "with other settings"
     if isinstance(known, dict) and known.get("labels") != note["labels"]:
-        what = "data"
-    raise UserError(
-        f"{folder}: the language model here was trained on other {what}; name another folder."
-    )
+        what = "on other data"
+    raise UserError(f"{folder}: the language model here was trained {what}; name another folder.")
 
 
-def _last_checkpoint(folder: str) -> str | None:
-    """Where an interrupted training goes on."""
-    if not Path(folder).is_dir():
-        return None
-    last: str | None = get_last_checkpoint(folder)  # type: ignore[no-untyped-call]
-    return last
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint of Hugging Face's trainer that is complete; None: there is none.
+
+    Its state is written last.
+    """
+    steps = {}
+    for state in folder.glob("checkpoint-*/trainer_state.json"):
+        number = state.parent.name.removeprefix("checkpoint-")
+        if number.isdigit():
+            steps[int(number)] = state.parent
+    return str(steps[max(steps)]) if steps else None
 
 
 class _with_start:

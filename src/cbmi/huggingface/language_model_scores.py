@@ -109,6 +109,11 @@ class LanguageModelScores:
 
     def _score_rows(self, rows: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
         """The column's values for some rows of labels."""
+        if torch.utils.data.get_worker_info() is not None and _device().type == "cuda":
+            raise UserError(
+                "dataloader_num_workers: a stream is scored on the GPU, which only the main "
+                "process can do; set it to 0, or score a datasets.Dataset beforehand."
+            )
         with self._ready():
             return {LM: self._scores(rows)}
 

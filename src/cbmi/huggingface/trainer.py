@@ -32,13 +32,14 @@ from cbmi.huggingface.columns import (
 from cbmi.huggingface.inputs import ObjectiveInputs, objective_inputs
 from cbmi.huggingface.scores import gold_scores, place_hashes
 from cbmi.huggingface.weights import WeightLog, weighted_rows, with_weights_of_file
-from cbmi.objectives import NEEDS, Objective, TokenScores, build
+from cbmi.objectives import NEEDS, Objective, TokenScores, build, name_of
 from cbmi.objectives.base import join
 from cbmi.objectives.loss import token_losses
 from cbmi.objectives.ranks import SINGLE_RANK, ProcessGroup, Ranks
 
 # What an objective may need here; the other needs are refused.
 PROVIDED = frozenset({"lm", "weights", "frequency", "words"})
+DEVICES = ("cpu", "cuda")
 
 
 class AdaptiveTrainer(Trainer):
@@ -66,10 +67,16 @@ class AdaptiveTrainer(Trainer):
             others["train_dataset"] = with_weights_of_file(others["train_dataset"], self.objective)
         super().__init__(model, args, **others)
         self._refuse_unfit_processes()
+        self._refuse_unfit_model()
         if self.args.n_gpu > 1:
             raise UserError(
                 "one process with several GPUs (DataParallel) is not supported: start one process "
                 "per GPU with torchrun, or choose a GPU with CUDA_VISIBLE_DEVICES."
+            )
+        if self.args.device.type not in DEVICES:
+            raise UserError(
+                f"{self.args.device.type}: weights are computed on a CPU or a CUDA GPU only; set "
+                "use_cpu=True."
             )
         collator = self.data_collator
         if self._needed_columns() and collator.__module__.startswith("transformers."):
@@ -102,7 +109,7 @@ class AdaptiveTrainer(Trainer):
         for name in ("input_ids", "labels"):
             require_column(dataset, name, "training")
         for name in self._needed_columns():
-            require_column(dataset, name, f"objective '{type(self.objective).__name__}'")
+            require_column(dataset, name, f"objective '{name_of(self.objective)}'")
 
     def _needed_columns(self) -> list[str]:
         needs = self.objective.needs()
@@ -111,10 +118,10 @@ class AdaptiveTrainer(Trainer):
     def _refuse_unfit_processes(self) -> None:
         """Refuse ways of sharing a step in which the loss would be another one."""
         parallelism = getattr(self.accelerator, "parallelism_config", None)
-        for name in ("cp_size", "sp_size"):
+        for name in ("cp_size", "sp_size", "tp_size"):
             if getattr(parallelism, name, 1) > 1:
                 raise UserError(
-                    f"parallelism_config.{name}: a sentence that several processes share cannot be "
+                    f"parallelism_config.{name}: sentences that several processes share cannot be "
                     "weighted; set it to 1."
                 )
         if self.args.world_size > 1 and not self.args.average_tokens_across_devices:
@@ -123,7 +130,25 @@ class AdaptiveTrainer(Trainer):
                 "differently; set it to True."
             )
 
-    # What the stock trainer calls.
+    def _refuse_unfit_model(self) -> None:
+        """Refuse a model with a loss of its own beside that of the labels."""
+        config = self.model.config  # type: ignore[union-attr]
+        routes = getattr(config, "output_router_logits", False)
+        if routes and getattr(config, "router_aux_loss_coef", 0):
+            raise UserError(
+                "output_router_logits: the loss of the model's router would be left out; set it "
+                "to False in the model's config."
+            )
+
+    # What users and the stock trainer call.
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            # A step may have been broken off.
+            self._accumulated = []
+            self._known_weights = []
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()

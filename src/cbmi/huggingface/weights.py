@@ -91,6 +91,8 @@ def weighted_rows(trainer: Any, dataset: Any, together: int) -> Any:
     tokenizer = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
     if tokenizer is None:
         raise UserError("token_weights needs the tokenizer: give processing_class.")
+    if not hasattr(dataset, "__len__"):
+        raise UserError("token_weights: the data are a stream; give a datasets.Dataset.")
     model = trainer.model
     pieces = spelt(tokenizer, model.get_output_embeddings().weight.shape[0])
     was_training = model.training
@@ -123,6 +125,8 @@ def _lines(
     firsts = np.cumsum([0, *counts])
     lines = []
     for number, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        if not count:
+            continue  # a row without a label that is predicted
         own = slice(int(firsts[number]), int(firsts[number]) + count)
         ids = predicted(row["labels"])[-count:]
         nmt = nmt_of_all[own]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cbmi.objectives.base import NEEDS, Need, Objective, TokenScores
 from cbmi.objectives.cbmi import cbmi_weights
 from cbmi.objectives.listing import list_objectives
-from cbmi.objectives.registry import TABLE, build
+from cbmi.objectives.registry import TABLE, build, name_of
 from cbmi.objectives.weighting import Weighting
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "build",
     "cbmi_weights",
     "list_objectives",
+    "name_of",
 ]

@@ -108,6 +108,14 @@ def find(name: str, where: str) -> type[Objective]:
     raise UserError(f"{where}: unknown objective '{name}'{nearest(name, [*TABLE, *others])}.")
 
 
+def name_of(objective: Objective) -> str:
+    """As a run file names it; a class from elsewhere goes by its own name."""
+    for name, kind in TABLE.items():
+        if type(objective) is kind:
+            return name
+    return type(objective).__name__
+
+
 def registered() -> dict[str, EntryPoint]:
     """Objectives of other packages, except those that have the name of one of ours."""
     points = entry_points(group=ENTRY_POINTS)
