@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
+import yaml
 from tasks import cbmi, refused
 
 from cbmi.errors import UserError
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.registration import read_registration, register, registration_file
+from cbmi.experiments.records import JobKind, JobResult
+from cbmi.experiments.registration import (
+    Registration,
+    read_registration,
+    register,
+    registration_file,
+)
 from cbmi.experiments.settings import read_experiment
+from cbmi.experiments.table import results_tables
+from cbmi.overrides import read_mapping
+from cbmi.yaml_text import dump_yaml
 
 
 @pytest.fixture
@@ -128,6 +139,76 @@ def test_the_report_marks_what_goes_beyond_it(own, experiment_file, plan_of, sys
         assert "Transformer (exploratory)" not in text
         assert "Demo En→De (exploratory)" in text  # by BLEU, which was not registered
         assert "demo, seed 3: ce (registered)" in text
+        assert "Registered, but left out of this report: seed 3." in text
+        assert "2 of 4 registered runs are not among the results" in text
+    markdown = (own / "report" / "report.md").read_text()
+    assert "| + Freq (exploratory) | Transformer | " in markdown
+    comparisons = (own / "report" / "comparisons.csv").read_text().splitlines()
+    names = comparisons[0].split(",")
+    rows = [dict(zip(names, line.split(","), strict=True)) for line in comparisons[1:]]
+    assert {(row["system"], row["metric"], row["registered"]) for row in rows} == {
+        ("freq", "chrf", "no"),
+        ("freq", "bleu", "no"),
+        ("cbmi", "chrf", "yes"),
+        ("cbmi", "bleu", "no"),
+    }
+
+
+def test_a_main_outcome_cannot_change_places(plan_of, task):
+    """The hash does not see the order of test sets, but it sees the main outcome."""
+    files = yaml.safe_load((task / "run.yaml").read_text())["data"]["valid"]
+    run = {"run": str(task / "run.yaml"), "settings": [f"data.test.other=[{','.join(files)}]"]}
+
+    def plan(*sets: str) -> Plan:
+        return plan_of(tasks={"demo": run}, report={"metric": "chrf", "sets": list(sets)})
+
+    assert register(plan("test", "other")).primary() == ["chrF on test (demo)"]
+    file = registration_file(plan("test", "other"))
+    values = read_mapping(file, "registration")
+    registered = values["hypotheses"]["tasks"]["demo"]
+    registered["sets"] = dict(reversed(registered["sets"].items()))
+    file.write_text(dump_yaml(values))
+    with pytest.raises(UserError, match="main outcome: chrF on test, now chrF on other"):
+        register(plan("other", "test"))
+    values["hypotheses"]["main outcomes"]["demo"] = "chrF on other"
+    file.write_text(dump_yaml(values))
+    with pytest.raises(UserError, match="was changed after it was written"):
+        register(plan("other", "test"))
+
+
+def test_older_registrations_do_not_name_main_outcomes(plan_of):
+    registration = register(plan_of())
+    older = {key: value for key, value in registration.hypotheses.items() if "main" not in key}
+    assert Registration("2026-01-01", "", older).primary() == ["chrF on test (demo)"]
+
+
+def test_results_that_are_older_are_named(plan_of):
+    registration = register(plan_of())
+    results = []
+    for job, kind, system in (
+        ("demo-1-start", JobKind.START, None),
+        ("demo-1-cbmi", JobKind.SYSTEM, "cbmi"),
+        ("demo-1-more", JobKind.SYSTEM, "more"),  # not registered
+    ):
+        result = JobResult(job, kind, "demo", 1, system)
+        results += [replace(result, finished="2026-01-01"), replace(result, finished="9999-01-01")]
+    assert registration.trained_before(results) == ["demo-1-start", "demo-1-cbmi"]
+    assert registration.trained_before(results[1::2]) == []
+
+
+def test_a_task_that_was_added_is_exploratory(plan_of, task, tmp_path):
+    """Its columns are marked, and not the systems that were registered for the others."""
+    registration = register(plan_of())
+    tasks = {name: {"run": str(task / "run.yaml")} for name in ("demo", "added")}
+    experiment = plan_of(tasks=tasks, output=str(tmp_path / "other")).experiment
+    results = []
+    for name in tasks:
+        scores = {"test": {"chrf": 50.0, "bleu": 30.0}}
+        result = JobResult(f"{name}-1-ce", JobKind.SYSTEM, name, 1, "ce", scores=scores)
+        results.append(result)
+    (table,) = results_tables(experiment, results, [], registration)
+    assert table.columns == ["demo", "added (exploratory)"]
+    assert [row.label for row in table.rows] == ["Transformer"]
 
 
 @pytest.mark.slow

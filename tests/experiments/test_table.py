@@ -191,7 +191,7 @@ def test_markdown_says_what_the_marks_mean(paper):
     assert row in text
     assert r"\* / \*\*: differs from BMI-adaptive with p \< 0.05" in text
     assert "In parentheses: difference from Transformer." in text
-    assert "true differences of 0.11 in four of five experiments" in text
+    assert "a true difference of 0.11 in four of five experiments" in text
 
 
 def test_a_report_needs_only_the_records(paper):

@@ -32,7 +32,7 @@ class SeedTest:
     mean: float
     error: float  # standard error of the mean
     p: float  # two-sided
-    detectable: float  # the difference that so many seeds show with a power of 80 %
+    detectable: float  # the difference that this many seeds show with a power of 80%
 
 
 def paired_t_test(differences: Sequence[float]) -> SeedTest | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from cbmi.changes import changes_between, describe_changes
 from cbmi.errors import UserError
 from cbmi.experiments.jobs import Job, without_infinities
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobKind
+from cbmi.experiments.records import JobKind, JobResult
 from cbmi.experiments.settings import METRIC_NAMES
 from cbmi.files import write_atomically
 from cbmi.objectives import build
@@ -38,6 +38,8 @@ STOPPING = (
 # Settings of a run that say where it runs and where its files lie, not what it computes.
 OF_THE_MACHINE = (*FREE_TO_CHANGE, "data.train", "data.valid", "data.test", "seed", "initialize")
 KNOWN_BEFORE = "first stages that were tested before"
+MAIN_OUTCOMES = "main outcomes"
+EXPLORATORY = " (exploratory)"  # of what was not registered
 CHANGES_SHOWN = 3
 
 
@@ -46,6 +48,9 @@ class Registration:
     date: str
     digest: str  # of the hypotheses
     hypotheses: Mapping[str, Any]
+
+    def has_task(self, task: str) -> bool:
+        return task in self.hypotheses["tasks"]
 
     def has_system(self, task: str, system: str) -> bool:
         return system in self.hypotheses["tasks"].get(task, {}).get("systems", {})
@@ -71,12 +76,25 @@ class Registration:
             and self.has_metric(task, metric)
         )
 
+    def seeds(self) -> list[int]:
+        return list(self.hypotheses["seeds"])
+
+    def compared(self) -> Iterator[tuple[str, str]]:
+        """Task and system of every comparison."""
+        for name, task in self.hypotheses["tasks"].items():
+            for system in task["systems"]:
+                yield name, system
+
+    def undone(self, results: Sequence[JobResult]) -> int:
+        """How many of the runs are not among the results."""
+        there = {(result.task, result.seed, result.system) for result in results}
+        return sum(run not in there for run in self.runs())
+
     def runs(self) -> Iterator[tuple[str, int, str]]:
         """Task, seed and system of every run."""
-        for name, task in self.hypotheses["tasks"].items():
-            for seed in self.hypotheses["seeds"]:
-                for system in task["systems"]:
-                    yield name, seed, system
+        for task, system in self.compared():
+            for seed in self.seeds():
+                yield task, seed, system
 
     def outcomes(self) -> Iterator[tuple[str, str, str]]:
         """Task, test set and metric of every score."""
@@ -86,15 +104,29 @@ class Registration:
                     yield name, test_set, metric
 
     def known_before(self) -> list[str]:
-        """Shared first stages that had been trained and tested when this was written."""
+        """Shared first stages that had begun when this was written."""
         return list(self.hypotheses.get(KNOWN_BEFORE, ()))
 
+    def main_outcomes(self) -> Mapping[str, str]:
+        """By task."""
+        named: Mapping[str, str] | None = self.hypotheses.get(MAIN_OUTCOMES)
+        # Older registrations do not name them.
+        return _main_outcomes(self.hypotheses["tasks"]) if named is None else named
+
     def primary(self) -> list[str]:
-        """The main outcome of each task: its first metric on its first test set."""
-        texts = []
-        for name, task in self.hypotheses["tasks"].items():
-            texts.append(f"{_main_outcome(task)} ({name})")
-        return texts
+        """The main outcome of each task."""
+        return [f"{outcome} ({task})" for task, outcome in self.main_outcomes().items()]
+
+    def trained_before(self, results: Sequence[JobResult]) -> list[str]:
+        """Jobs that had ended on an earlier day than that of the registration, and it conceals."""
+        found: dict[str, None] = {}  # each once
+        for result in results:
+            is_earlier = result.finished is not None and result.finished < self.date
+            is_system = result.system is not None and self.has_system(result.task, result.system)
+            is_start = result.kind is JobKind.START and self.has_task(result.task)
+            if is_earlier and (is_system or is_start) and result.job not in self.known_before():
+                found[result.job] = None
+        return list(found)
 
     def to_yaml(self) -> str:
         return dump_yaml(
@@ -120,7 +152,7 @@ def register(plan: Plan) -> Registration:
         )
     hypotheses = _hypotheses(plan)
     starts = [job for job in plan.jobs.values() if job.kind is JobKind.START]
-    known_before = [job.id for job in starts if job.done()]
+    known_before = [job.id for job in starts if job.done() or job.run.begun]
     if known_before:
         hypotheses[KNOWN_BEFORE] = known_before
     registration = Registration(time.strftime("%Y-%m-%d"), _digest(hypotheses), hypotheses)
@@ -151,6 +183,7 @@ def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None
         )
     now = _hypotheses(plan)
     changes = []
+    outcomes = registration.main_outcomes()
     for key in ("baseline", "tested_against"):
         changes += changes_between(registration.hypotheses[key], now[key], f"report.{key}")
     for task, registered in registration.hypotheses["tasks"].items():
@@ -159,7 +192,7 @@ def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None
             continue  # the report says that it is missing
         changes += changes_between(registered["run"], current["run"], f"tasks.{task}")
         where = f"tasks.{task}.main outcome"
-        changes += changes_between(_main_outcome(registered), _main_outcome(current), where)
+        changes += changes_between(outcomes[task], now[MAIN_OUTCOMES][task], where)
         for part in ("sets", "systems"):
             for name, settings in registered[part].items():
                 if name in current[part]:
@@ -173,8 +206,12 @@ def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None
         )
 
 
-def _main_outcome(task: Mapping[str, Any]) -> str:
-    return f"{METRIC_NAMES[task['metrics'][0]]} on {next(iter(task['sets']))}"
+def _main_outcomes(tasks: Mapping[str, Any]) -> dict[str, str]:
+    """Of each task, its first metric on its first test set."""
+    outcomes = {}
+    for name, task in tasks.items():
+        outcomes[name] = f"{METRIC_NAMES[task['metrics'][0]]} on {next(iter(task['sets']))}"
+    return outcomes
 
 
 def _hypotheses(plan: Plan) -> dict[str, Any]:
@@ -205,6 +242,8 @@ def _hypotheses(plan: Plan) -> dict[str, Any]:
         {
             "title": experiment.title,
             "tasks": tasks,
+            # Beside the order of metrics and sets, which the hash does not see.
+            MAIN_OUTCOMES: _main_outcomes(tasks),
             "seeds": list(experiment.seeds),
             "baseline": experiment.baseline,
             "tested_against": experiment.tested_against(),

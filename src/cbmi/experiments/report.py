@@ -15,12 +15,12 @@ from cbmi.experiments.accuracy import AccuracyRow, accuracies_markdown, accuracy
 from cbmi.experiments.figures import experiment_figures
 from cbmi.experiments.measure import Measured, measure, results_by_system
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobResult
 from cbmi.experiments.registration import Registration, read_registration
 from cbmi.experiments.report_comparisons import (
     COMPARISON_NOTE,
     COMPARISON_TITLES,
     ComparisonRow,
+    comparison_columns,
     comparison_rows,
     comparisons_markdown,
 )
@@ -46,8 +46,9 @@ from cbmi.experiments.report_jobs import (
     missing_runs,
     run_columns,
 )
+from cbmi.experiments.report_registration import registration_text
 from cbmi.experiments.results import write_results
-from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
+from cbmi.experiments.settings import ExperimentSettings
 from cbmi.experiments.table import ResultsTable, results_tables
 from cbmi.experiments.table_text import label_of, results_latex, results_markdown
 from cbmi.files import write_together
@@ -130,11 +131,11 @@ def render_report(
     pictures = experiment_figures(experiment, tables, results)
     view = ReportView(
         title=experiment.title,
-        registration=_registration_text(experiment, results, registration),
+        registration=registration_text(experiment, results, registration),
         tables=tables,
         pictures=pictures,
-        domains=domain_rows(experiment, measured.robustness),
-        comparisons=comparison_rows(experiment, comparisons),
+        domains=domain_rows(experiment, measured.robustness, registration),
+        comparisons=comparison_rows(experiment, comparisons, registration),
         accuracies=accuracy_rows(experiment, results),
         costs=cost_rows(experiment, results) if experiment.report.costs else [],
         jobs=job_rows(results, links),
@@ -155,7 +156,7 @@ def render_report(
         files[f"{name}-std.tex"] = results_latex(table, spread=True)
     if tables:
         files["results.csv"] = csv_of_records(run_columns(results))
-        files["comparisons.csv"] = csv_of_records([one.columns() for one in comparisons])
+        files["comparisons.csv"] = csv_of_records(comparison_columns(comparisons, registration))
     if measured.robustness:
         rows = [record.columns() for record in measured.robustness]
         files["other-domains.csv"] = csv_of_records(rows)
@@ -220,59 +221,6 @@ def _report_markdown(view: ReportView) -> str:
         parts.append(f"- {escape_markdown(task)}: `{signature}`")
     parts += ["", jobs_markdown(view.jobs)]
     return "\n".join(parts) + "\n"
-
-
-def _registration_text(
-    experiment: ExperimentSettings,
-    results: Sequence[JobResult],
-    registration: Registration | None,
-) -> str:
-    if registration is None:
-        if not experiment.register_:
-            return ""
-        return (
-            "The experiment is to be registered, but there is no registration, so all figures "
-            "here are exploratory."
-        )
-    added = [str(seed) for seed in experiment.seeds if not registration.has_seed(seed)]
-    seeds = ""
-    if added:
-        many = "Seeds" if len(added) > 1 else "Seed"
-        were = "were" if len(added) > 1 else "was"
-        seeds = (
-            f" {many} {', '.join(added)} {were} added afterwards, so all figures here are "
-            "exploratory."
-        )
-    known = ""
-    if registration.known_before():
-        known = (
-            " First stages that had been trained and tested by then: "
-            f"{', '.join(registration.known_before())}."
-        )
-    left_out = ""
-    if outcomes := _outcomes_left_out(experiment, results, registration):
-        left_out = f" Registered, but left out of this report: {'; '.join(outcomes)}."
-    return (
-        f"Registered on {registration.date}, before the first system was trained, with SHA-256 "
-        f"{registration.digest} (registration.yaml). Main outcome: "
-        f"{'; '.join(registration.primary())}. What goes beyond the registration is marked as "
-        f"exploratory.{known}{seeds}{left_out}"
-    )
-
-
-def _outcomes_left_out(
-    experiment: ExperimentSettings, results: Sequence[JobResult], registration: Registration
-) -> list[str]:
-    """What was registered and is there, or was there, but is not to be reported."""
-    texts = []
-    for task, test_set, metric in registration.outcomes():
-        scored = [set(result.scores) for result in results if result.task == task]
-        if not scored or task not in experiment.tasks:
-            continue  # its runs are named as missing
-        reported = experiment.reported(set().union(*scored))
-        if test_set not in reported or metric not in experiment.metrics(task):
-            texts.append(f"{METRIC_NAMES[metric]} on {test_set} ({task})")
-    return texts
 
 
 def _missing_text(missing: Sequence[str]) -> str:

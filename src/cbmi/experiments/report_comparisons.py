@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cbmi.evaluation.paired_t import MOST_SEEDS, seeds_needed
 from cbmi.experiments.records import SystemComparison
+from cbmi.experiments.registration import EXPLORATORY, Registration
 from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
 from cbmi.reporting.tables import escape_markdown, markdown_table, signed
 
@@ -15,9 +17,9 @@ COMPARISON_NOTE = (
     "Over the sentences: sacrebleu's paired bootstrap. Its p-values are about half of two-sided "
     "ones, and about 0.4 for two systems of equal quality; they do not cover the variation between "
     "training runs of one system. Over the seeds: a two-sided paired t-test, and its p-value "
-    "corrected for the number of systems by Holm's method. Detectable: the true difference that so "
-    "many seeds show with a power of 80 %. Seeds needed: for a true difference as large as the one "
-    "measured."
+    "corrected for the number of systems by Holm's method. Detectable: the true difference that "
+    "this many seeds show with a power of 80%. Seeds needed: for a true difference as large as the "
+    "one measured."
 )
 COMPARISON_TITLES = (
     "difference",
@@ -66,7 +68,9 @@ class ComparisonRow:
 
 
 def comparison_rows(
-    experiment: ExperimentSettings, comparisons: Sequence[SystemComparison]
+    experiment: ExperimentSettings,
+    comparisons: Sequence[SystemComparison],
+    registration: Registration | None = None,
 ) -> list[ComparisonRow]:
     """A row for every system and system that it is tested against."""
     rows = []
@@ -79,13 +83,34 @@ def comparison_rows(
                 seeds.append(one)
         rows.append(
             ComparisonRow(
-                system=experiment.label(overall.system),
+                system=experiment.label(overall.system)
+                + ("" if _is_registered(overall, registration) else EXPLORATORY),
                 against=experiment.label(overall.against),
                 on=_on(experiment, overall),
                 overall=overall,
                 seeds=seeds,
             )
         )
+    return rows
+
+
+def _is_registered(comparison: SystemComparison, registration: Registration | None) -> bool:
+    """Or there is no registration that could cover it."""
+    return registration is None or registration.covers(
+        comparison.task, comparison.system, comparison.set, comparison.metric
+    )
+
+
+def comparison_columns(
+    comparisons: Sequence[SystemComparison], registration: Registration | None
+) -> list[dict[str, Any]]:
+    """The rows of comparisons.csv."""
+    rows = []
+    for one in comparisons:
+        row = one.columns()
+        if registration is not None:
+            row["registered"] = "yes" if _is_registered(one, registration) else "no"
+        rows.append(row)
     return rows
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from cbmi.experiments.records import RobustnessRecord
+from cbmi.experiments.registration import EXPLORATORY, Registration
 from cbmi.experiments.settings import ExperimentSettings
 from cbmi.reporting.tables import escape_markdown, markdown_table
 
@@ -36,7 +37,9 @@ class DomainRow:
 
 
 def domain_rows(
-    experiment: ExperimentSettings, records: Sequence[RobustnessRecord]
+    experiment: ExperimentSettings,
+    records: Sequence[RobustnessRecord],
+    registration: Registration | None = None,
 ) -> list[DomainRow]:
     groups: dict[tuple[str, str, str], list[RobustnessRecord]] = {}
     for record in records:
@@ -52,7 +55,10 @@ def domain_rows(
             _percent([one.rare_recall for one in found]),
         ]
         on = f"{experiment.title_of(task)}, {test_set}"
-        rows.append(DomainRow(on, experiment.label(system), cells))
+        label = experiment.label(system)
+        if registration is not None and not registration.has_system(task, system):
+            label += EXPLORATORY
+        rows.append(DomainRow(on, label, cells))
     return rows
 
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from cbmi.evaluation.paired_t import FEWEST_SEEDS, LEVEL, holm, paired_t_test
 from cbmi.experiments.records import JobKind, JobResult, SystemComparison
-from cbmi.experiments.registration import Registration
+from cbmi.experiments.registration import EXPLORATORY, Registration
 from cbmi.experiments.settings import METRIC_NAMES, VALIDATION_SET, ExperimentSettings
 from cbmi.reporting.tables import signed
 
-EXPLORATORY = " (exploratory)"  # of what was not registered
 SYMBOLS = ("*", "†", "‡", "§")  # of the systems that the others are tested against, in order
 LOWER_IS_BETTER = ("ter",)
 
@@ -185,10 +184,11 @@ def results_table(
 def _is_exploratory(
     experiment: ExperimentSettings, registration: Registration | None, system: str
 ) -> bool:
-    """Whether a system was added after the registration, to any task."""
+    """Whether a system was added after the registration, to a task that was registered."""
     if registration is None:
         return False
-    return not all(registration.has_system(task, system) for task in experiment.tasks)
+    registered = [task for task in experiment.tasks if registration.has_task(task)]
+    return not all(registration.has_system(task, system) for task in registered)
 
 
 def _columns(
@@ -376,6 +376,6 @@ def _power(columns: Sequence[_Column], comparisons: Sequence[SystemComparison]) 
     largest = max(detectable, key=float)
     sizes = smallest if smallest == largest else f"{smallest} to {largest}, by system,"
     return (
-        f"With as many seeds, the t-test finds true differences of {sizes} in four of five "
-        "experiments (a power of 80 %)."
+        f"With this many seeds, the t-test finds a true difference of {sizes} in four of five "
+        "experiments (a power of 80%)."
     )
