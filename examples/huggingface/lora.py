@@ -40,6 +40,8 @@ def prompt(source):
 
 rows = []
 source_lines, target_lines = map(read_lines, options.train)
+if len(source_lines) != len(target_lines):
+    parser.error(f"--train: {len(source_lines)} source lines, but {len(target_lines)} target lines")
 for source, target in zip(source_lines, target_lines, strict=True):
     before = prompt(source)
     after = tokenizer(target, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]

@@ -39,6 +39,8 @@ def read_lines(file):
 
 def read(files):
     source, target = map(read_lines, files)
+    if len(source) != len(target):
+        parser.error(f"{files[0]} has {len(source)} lines, but {files[1]} has {len(target)}")
     return Dataset.from_dict(
         dict(tokenizer(source, text_target=target, truncation=True, max_length=256))
     )

@@ -42,6 +42,8 @@ def read_lines(file):
 
 
 source, target = map(read_lines, options.train)
+if len(source) != len(target):
+    parser.error(f"--train: {len(source)} source lines, but {len(target)} target lines")
 data = Dataset.from_dict(
     dict(tokenizer(source, text_target=target, truncation=True, max_length=256))
 )

@@ -17,7 +17,7 @@ SHORTHANDS = {"model": "preset", "objective": "name"}  # `model: small` is short
 def nearest(name: str, names: Iterable[str]) -> str:
     """A remark that names the right word for a misspelt one, e.g. " (did you mean 'steps'?)"."""
     known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else f" (known: {', '.join(known)})"
 
 

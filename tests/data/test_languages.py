@@ -68,6 +68,7 @@ def test_what_is_right_is_left_alone(corpus):
     assert remarks(corpus, "en", "de", ("en", "de")) == []
     assert remarks(corpus, "de", "en", ("de", "en")) == []
     assert remarks(corpus, "en-GB", "de_AT", ("en", "de")) == []
+    assert remarks(corpus, "eng", "ger", ("en", "de")) == []
     # Nothing is known of such languages.
     assert remarks(corpus, "eng", "gsw", ("en", "de")) == []
 
@@ -77,8 +78,14 @@ def test_what_is_right_is_left_alone(corpus):
     [
         ("en", "de", ("de", "en"), "source and target look swapped: "),
         ("en", "fr", ("en", "de"), "of the recognised target lines look like 'de', not like 'fr'."),
-        ("en", "de", ("en", "en"), "in 100%, the target is a copy of the source"),
+        (
+            "en",
+            "de",
+            ("en", "en"),
+            "in a sample of 500 pairs: 100% of the targets are copies of their sources",
+        ),
         ("xx", "de", ("en", "de"), "data.source: 'xx' is not a language code that is known."),
+        ("deu", "fra", ("de", "en"), "target lines look like 'en', not like 'fr'."),
     ],
 )
 def test_what_is_wrong_is_remarked_on(corpus, source, target, files, expected):
@@ -115,6 +122,8 @@ def test_one_language_on_both_sides(corpus, tmp_path):
 def test_it_is_said_before_training_or_refused(tmp_path):
     write_task(tmp_path, train=40, valid=4)
     path = write_run(tmp_path)
+    assert "'xx' is not a language" in cbmi("train", path, "--dry-run").stdout.decode()
+    assert "'xx' is not a language" in refused("train", path, "--dry-run", "--strict")
     message = refused("prepare", path, "--strict")
     assert "data.source: 'xx' is not a language code that is known." in message
     assert not (tmp_path / "run").exists()

@@ -83,7 +83,7 @@ def test_a_run_file_to_begin_with(corpus, tmp_path):
         *("init", *train, "--valid", corpus / "valid.en", corpus / "valid.de", "-o", path)
     )
     assert result.returncode == 0, result.stderr.decode()
-    assert f"then: cbmi train {path}" in result.stderr.decode()
+    assert f"then run: cbmi train {path}" in result.stderr.decode()
     config = read_config(path)
     assert (config.data.source, config.data.target) == ("en", "de")
     assert config.data.train_files() == tuple(map(str, train))

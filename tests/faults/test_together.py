@@ -301,7 +301,7 @@ def test_an_empty_set_is_refused_before_training(tmp_path, key):
     files = [str(empty), str(empty)]
     where = "data.valid" if key == "valid" else "data.test.news"
     message = refused("train", write_run(tmp_path), f"{where}={files}")
-    assert f"{where}: {empty} and {empty}: there is nothing in it" in message
+    assert f"{where}: {empty} and {empty}: there is no text in them" in message
 
 
 @pytest.mark.slow

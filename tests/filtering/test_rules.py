@@ -115,7 +115,10 @@ def test_numbers_as_they_were_given():
     ("settings", "says"),
     [
         ({"by": "length"}, "by: 'length' is not one of cbmi, likelihood."),
-        ({"keep": 0.5, "minimum": 1}, "give either keep (a share) or minimum (a score), not both."),
+        (
+            {"keep": 0.5, "minimum": 1},
+            "give keep (--keep, a share) or minimum (--min, a score), not both.",
+        ),
         (
             {"by": "likelihood", "minimum": 0.5},
             "minimum: 0.5 is above 0, but a log-likelihood never is; use a number such as -1.",

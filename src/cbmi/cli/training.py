@@ -73,7 +73,7 @@ def init(
     languages = (source_language, target_language)
     files = pair_files(source, target, "TARGET")
     write_atomically(output, run_file(output, files, languages, valid, test))
-    say(f"{output} is written; look at it, then: cbmi train {output}")
+    say(f"Wrote {output}. Look at it, then run: cbmi train {output}")
 
 
 @app.command(
@@ -105,7 +105,7 @@ def train(
     if dry_run:
         from cbmi.training.forecast import describe_run
 
-        print(describe_run(config))
+        print(describe_run(config, strict))
         return
     with stopping():
         cbmi.train(config, restart=restart, strict=strict)

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from cbmi.data.formats.entry import Languages
 from cbmi.data.text import Pair, is_copy, read_pairs
 from cbmi.data_settings import DataSettings
+from cbmi.errors import UserError
+from cbmi.progress import counted
 
 LOOKED_THROUGH = 20_000  # pairs from which the sample is taken
 SAMPLE = 500  # pairs, evenly spread
@@ -34,7 +36,8 @@ class Identifier(NamedTuple):
     languages: frozenset[str]  # that it knows
 
 
-# Two-letter codes (ISO 639-1). Those of three letters are many, and taken as they are.
+# Two-letter codes (ISO 639-1). Those of three letters are many: the ones below have two letters,
+# too; the others are taken as they are.
 _CODES = (
     "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu "
     "cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi "
@@ -45,6 +48,16 @@ _CODES = (
     "ve vi vo wa wo xh yi yo za zh zu"
 )
 CODES = frozenset(_CODES.split())
+
+# ISO 639-2 and 639-3, of the languages that are recognised without the extra.
+LONG_CODES = {
+    **dict(ara="ar", arb="ar", arm="hy", bul="bg", ces="cs", chi="zh", cmn="zh", cze="cs"),
+    **dict(dan="da", deu="de", dut="nl", ell="el", eng="en", fas="fa", fin="fi", fra="fr"),
+    **dict(fre="fr", geo="ka", ger="de", gre="el", heb="he", hin="hi", hun="hu", hye="hy"),
+    **dict(ind="id", ita="it", jpn="ja", kat="ka", kor="ko", nld="nl", nno="nn", nob="nb"),
+    **dict(nor="no", per="fa", pes="fa", pol="pl", por="pt", ron="ro", rum="ro", rus="ru"),
+    **dict(spa="es", swe="sv", tha="th", tur="tr", ukr="uk", vie="vi", zho="zh"),
+}
 
 # Scripts in which only one language of any size is written.
 SCRIPTS = {
@@ -90,8 +103,9 @@ FEWEST_WORDS = 2  # function words of a language that a line must have
 
 
 def base_code(language: str) -> str:
-    """The code without region or script: zh of zh-CN."""
-    return re.split("[-_.]", language)[0].lower()
+    """The code without region or script, of two letters if there is one: zh of zh-CN and zho."""
+    code = re.split("[-_.]", language)[0].lower()
+    return LONG_CODES.get(code, code)
 
 
 def is_known(language: str) -> bool:
@@ -134,25 +148,27 @@ def by_function_words(line: str) -> str | None:
     return first if most >= FEWEST_WORDS and most > second else None
 
 
-def remarks_on(data: DataSettings) -> list[str]:
-    """What is obviously wrong with the training data, a sentence each."""
+def remarks_on(data: DataSettings, strict: bool = False) -> list[str]:
+    """What is obviously wrong with the training data, a sentence each; `strict`: an error."""
     remarks = []
     for key, language in (("source", data.source), ("target", data.target)):
         if not is_known(language):
             remarks.append(f"data.{key}: '{language}' is not a language code that is known.")
     for corpus in data.train:
         remarks += _remarks_on_corpus(corpus.files, data)
+    if strict and remarks:
+        raise UserError(remarks[0])
     return remarks
 
 
 def _remarks_on_corpus(files: Sequence[str], data: DataSettings) -> list[str]:
     pairs = _sample(files, data.languages)
-    where = f"{' and '.join(files)}, {len(pairs):,} pairs of it"
+    where = f"{' and '.join(files)}, in a sample of {counted(len(pairs), 'pair')}"
     copies = sum(is_copy(pair) for pair in pairs)
     if pairs and copies >= MOST * len(pairs):
         # Both sides look like one language, and no more need be said.
         return [
-            f"{where}: in {copies / len(pairs):.0%}, the target is a copy of the source "
+            f"{where}: {copies / len(pairs):.0%} of the targets are copies of their sources "
             "(data.drop_copies leaves such pairs out)."
         ]
     return _language_remarks(pairs, data, where)
@@ -210,8 +226,8 @@ ALIKE = (
     {"id", "ms"},
     {"hr", "bs", "sr", "sh", "sl"},
     {"cs", "sk"},
-    {"zh", "yue", "wuu", "cmn", "lzh", "zho"},
-    {"fa", "prs", "pes"},
+    {"zh", "yue", "wuu", "lzh"},
+    {"fa", "prs"},
     {"bg", "mk"},
     {"es", "gl", "ast", "ca", "pt"},
     {"ru", "be", "uk"},

@@ -131,7 +131,7 @@ def no_pairs(paths: Sequence[str], languages: Languages) -> str:
     left_out = left_out_of(counts)
     if left_out:
         return f"there is no pair of {languages[0]} and {languages[1]} in it: {left_out}"
-    return "there is nothing in it"
+    return "there is no text in them" if len(paths) > 1 else "there is no text in it"
 
 
 def count_pairs(paths: Sequence[str], languages: Languages) -> int | None:

@@ -24,6 +24,10 @@ SPECIALS = 4  # ids below are special; ids from here on are pieces of text
 
 SPACE = "\u2581"  # how sentencepiece writes a space
 
+# Line breaks would end a translation's line, and no program expects the others. Tabs may stay.
+CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\t")}
+SPACES_FOR_CONTROLS = dict.fromkeys(CONTROLS, " ")
+
 MAX_ENCODING_THREADS = 16
 LINES_PER_THREAD = 500  # a few lines are not worth a second thread
 SMALLEST = 300  # pieces of a vocabulary: 256 are for single bytes, 4 are special
@@ -78,9 +82,9 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids. Special pieces vanish, unknown ones become ⁇, and line breaks spaces."""
+        """Text of ids. Special pieces vanish, unknown ones become ⁇, control characters spaces."""
         text: str = self._processor.decode([int(i) for i in ids])
-        return text.replace("\n", " ").replace("\r", " ")
+        return text.translate(SPACES_FOR_CONTROLS)
 
     def id_of(self, piece: str) -> int:
         return int(self._processor.piece_to_id(piece))

@@ -145,7 +145,7 @@ class FilterSettings:
         if self.by not in SIGNALS:
             raise UserError(f"by: '{self.by}' is not one of {', '.join(SIGNALS)}.")
         if self.keep is not None and self.minimum is not None:
-            raise UserError("give either keep (a share) or minimum (a score), not both.")
+            raise UserError("give keep (--keep, a share) or minimum (--min, a score), not both.")
         if self.minimum is not None and not math.isfinite(self.minimum):
             raise UserError(f"minimum: {self.minimum} should be a number, such as 0.5.")
         if self.by == "likelihood" and self.minimum is not None and self.minimum > 0:

@@ -26,7 +26,7 @@ EPOCHS = 20
 
 TEMPLATE = """\
 # Train with: cbmi train {path}
-# What every key means: docs/guide.md, or `cbmi train --dry-run {path}` for what it would do.
+# docs/guide.md explains every key. `cbmi train {path} --dry-run` says what would be done.
 output: {output}  # the run directory: checkpoints, log, everything
 
 data:
@@ -35,7 +35,7 @@ data:
   train: {train}
 {valid}
 {test}
-  # vocabulary: {{size: {size}}}  # pieces, for both sides together; without it, at most so many
+  # vocabulary: {{size: {size}}}  # pieces for both sides together; if left out, at most this many
 
 # Sizes that suit a corpus of {pairs:,} pairs.
 model: {{preset: {model}, dropout: {dropout}}}  # tiny, small, medium, base or big

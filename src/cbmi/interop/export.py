@@ -78,7 +78,10 @@ def export_run(
         with atomic_folder(output) as folder:
             write(model, folder, settings)
             (folder / "README.md").write_text(card, encoding="utf-8")
-    say(f"{output}: {settings.kind}, {quantization}, as {model.folder}")
+    say(
+        f"Wrote {output}: {settings.kind}, {quantization}; its float32 weights were verified "
+        f"against {model.folder}."
+    )
 
 
 @contextmanager

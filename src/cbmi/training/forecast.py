@@ -11,6 +11,7 @@ import torch
 from cbmi.config import RunSettings
 from cbmi.data.corpus import read_meta
 from cbmi.data.foreign_vocabulary import import_vocabulary
+from cbmi.data.languages import remarks_on
 from cbmi.data.text import check_pairs, no_pairs
 from cbmi.errors import UserError
 from cbmi.objectives import build
@@ -78,8 +79,11 @@ class _Standing(NamedTuple):
     stage_over: bool = False
 
 
-def describe_run(config: RunSettings) -> str:
-    """What `cbmi train` would do with these settings. Nothing is written."""
+def describe_run(config: RunSettings, strict: bool = False) -> str:
+    """What `cbmi train` would do with these settings. Nothing is written.
+
+    `strict`: refuse data that look wrong.
+    """
     chosen = choices_for(config)
     config = complete_settings(config)
     check_run(config)
@@ -112,6 +116,8 @@ def describe_run(config: RunSettings) -> str:
     rows.append(("time", f"about {clock(total)} on one {name}, a rough guess from its speed"))
     if chosen:
         rows.append(("note", chosen))
+    if not run.prepared:
+        rows += [("note", remark) for remark in remarks_on(config.data, strict)]
     return "\n".join(f"{key:6} {text}" for key, text in rows)
 
 

@@ -127,9 +127,7 @@ def prepare_run(
 
 def _look_at(config: RunSettings, strict: bool) -> None:
     """Say what is obviously wrong with the training data, or refuse it."""
-    for remark in remarks_on(config.data):
-        if strict:
-            raise UserError(remark)
+    for remark in remarks_on(config.data, strict):
         say(f"{remark} (--strict refuses such data.)")
 
 
