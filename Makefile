@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The oldest transformers that cbmi.huggingface is for, beside the newest in $(VENV).
 TRANSFORMERS4 := $(VENV)/transformers4
+# Tests at a time. Many of them wait for a process of their own.
+WORKERS := 3
 
 .PHONY: setup demo test coverage test-fast test-faults test-browser lint format bench clean
 
@@ -26,8 +28,8 @@ demo: setup
 
 # All tests.
 test: setup
-	$(BIN)/pytest -n 2 --dist worksteal
-	PYTHONPATH=$(TRANSFORMERS4) $(BIN)/pytest -n 2 --dist worksteal tests/huggingface
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	PYTHONPATH=$(TRANSFORMERS4) $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/huggingface
 
 # All tests, with the share of lines that they run.
 coverage: setup

@@ -401,7 +401,7 @@ def test_an_error_of_one_process_is_said_and_one_of_all_is_said_once(small_run, 
 def test_bad_input_is_refused(small_run, tmp_path):
     _, files = write_pairs(tmp_path, 20)
     command = arguments(small_run, files, tmp_path / "x")
-    assert "either keep (a share) or minimum (a score)" in refused(
+    assert "give keep (--keep, a share) or minimum (--min, a score)" in refused(
         *command, "--keep", "0.5", "--min", "1"
     )
     assert "cbmi: keep: 2 should be a share" in refused(*command, "--keep", "2")

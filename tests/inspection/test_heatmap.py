@@ -142,7 +142,7 @@ def test_number_of_sentences_and_words_reached_by_keyboard(write):
 
 def test_weights_may_be_absent(write):
     text = write(entry(weights=None, sentence_weight=None))
-    assert "<dt>weight</dt>" not in text
+    assert "<dt>sentence weight</dt>" not in text
     assert Page(text).words[0]["data-v"].endswith("|")
 
 

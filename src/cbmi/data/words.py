@@ -137,8 +137,8 @@ def word_boundaries(pieces: Sequence[str]) -> np.ndarray:
     """(pieces,) uint8: what each piece says of the words around it, as a sum of the flags above.
 
     With these, `words_of_tokens` finds the words of `words` for many tokens at a time. (Bytes are
-    not decoded: of the scripts without spaces, only characters from U+3000 to U+9FFF are known by
-    their first byte.)
+    not decoded: what counts as a script without spaces is characters from U+3000 to U+9FFF, which
+    are known by their first byte, punctuation among them.)
     """
     flags = np.zeros(len(pieces), np.uint8)
     for number, piece in enumerate(pieces):

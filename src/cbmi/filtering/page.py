@@ -257,7 +257,7 @@ def _places_at_quantiles(
         first_free = max(first_free, first + SAMPLES)
         if not len(places):
             continue
-        chosen.append(_SamplePlaces(name, f"{signal.name} {score_text(score)}", places))
+        chosen.append(_SamplePlaces(name, f"{signal.name} {_shown_score(score)}", places))
     return chosen
 
 
