@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
-from pyarrow.compute import list_value_length, max_element_wise, mean
+from pyarrow.compute import list_value_length, mean
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
 
 from cbmi.data.text import read_pairs
@@ -96,9 +96,9 @@ def _log_p(language_model: Any, target: Any) -> torch.Tensor:
 
 
 def pairs_per_step(data: Dataset, tokens: int) -> int:
-    """Of the run, whose steps have so many pieces on either side, on average."""
+    """Of the run, whose steps have at most so many pieces on either side, on average."""
     lengths = [list_value_length(data.data.column(name)) for name in ("input_ids", "labels")]
-    return max(1, round(tokens / mean(max_element_wise(*lengths)).as_py()))
+    return max(1, round(tokens / max(mean(column).as_py() for column in lengths)))
 
 
 def train(model: TrainedModel, data: Dataset, objective: str, options: Any) -> MarianMTModel:

@@ -27,13 +27,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, pstdev
 from threading import Lock
 from typing import Any, TextIO
 
 from cbmi.config import read_config
 from cbmi.errors import UserError
-from cbmi.files import read_json
+from cbmi.files import read_json, write_atomically
 from cbmi.locks import locked
 from cbmi.overrides import nearest, read_mapping
 from cbmi.progress import say
@@ -128,14 +128,14 @@ class Preparations:
         self.lock = Lock()
         self.made: dict[tuple[str, ...], RunDirectory] = {}
 
-    def of(self, job: Job) -> RunDirectory:
+    def of(self, job: Job, log: TextIO) -> RunDirectory:
         key = (str(job.recipe), *job.data_settings())
         digest = hashlib.sha256(repr(key).encode()).hexdigest()[:8]
         with self.lock:
             if key not in self.made:
                 place = self.work / f"prepared-{job.task}-{digest}"
                 command = [sys.executable, "-m", "cbmi", "prepare", str(job.recipe)]
-                subprocess.run([*command, f"output={place}", *job.settings], check=True)
+                RUNNING.run([*command, f"output={place}", *job.settings], log)
                 self.made[key] = RunDirectory(place)
             return self.made[key]
 
@@ -143,19 +143,23 @@ class Preparations:
 def train(job: Job, preparations: Preparations, work: Path, device: str) -> float:
     """Train and test the job's run; returns the seconds it took, interrupted attempts included."""
     run = RunDirectory(work / job.name)
-    if not run.path.exists():
-        run.copy(preparations.of(job))
-    begun = time.monotonic()
-    clock = run.path / "seconds.txt"
-    before = float(clock.read_text()) if clock.exists() else 0.0
     command = [sys.executable, "-m", "cbmi", "train", str(job.recipe), f"output={run.path}"]
-    try:
-        with open(work / f"{job.name}.txt", "a", encoding="utf-8") as log:
+    with open(log_of(job, work), "a", encoding="utf-8") as log:
+        if not run.path.exists():
+            run.copy(preparations.of(job, log))
+        begun = time.monotonic()
+        clock = run.path / "seconds.txt"
+        before = float(clock.read_text()) if clock.exists() else 0.0
+        try:
             RUNNING.run([*command, *job.settings, f"device={device}"], log)
-    finally:
-        seconds = before + time.monotonic() - begun
-        clock.write_text(f"{seconds}\n")
+        finally:
+            seconds = before + time.monotonic() - begun
+            write_atomically(clock, f"{seconds}\n")
     return seconds
+
+
+def log_of(job: Job, work: Path) -> Path:
+    return work / f"{job.name}.txt"
 
 
 def rows_of(job: Job, work: Path, seconds: float) -> tuple[list[Row], list[Row]]:
@@ -215,7 +219,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _mean(rows: Sequence[Mapping[str, str]], key: str) -> str:
     values = [float(row[key]) for row in rows]
-    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    spread = f" ± {pstdev(values):.2f}" if len(values) > 1 else ""
     return f"{mean(values):.2f}{spread}"
 
 
@@ -267,14 +271,17 @@ def main() -> None:
             read_config(job.recipe, job.settings)  # mistakes show before anything is trained
             wanted.append(job)
     signal.signal(signal.SIGTERM, RUNNING.stop)
-    run_all(wanted, work, options)
+    failed = run_all(wanted, work, options)
     print(table(read_rows(results)))
     if RUNNING.stopped:
         sys.exit(STOPPED)
+    if failed:
+        raise UserError(f"{failed} of {len(wanted)} runs failed.")
 
 
-def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> None:
-    """Train them, write their lines as they end, and report those that fail."""
+def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> int:
+    """Train them, write their lines as they end, and report those that fail; returns how many."""
+    failed = 0
     preparations = Preparations(work)
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // max(options.jobs, 1)))
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -286,7 +293,8 @@ def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> Non
             try:
                 results, curve = rows_of(job, work, future.result())
             except subprocess.CalledProcessError as error:
-                how = f"failed with status {error.returncode}; see {work}/{job.name}.txt"
+                failed += 1
+                how = f"failed with status {error.returncode}; see {log_of(job, work)}"
                 say(f"{job.name}: {'stopped' if RUNNING.stopped else how}")
                 continue
             append(options.out / "results.csv", COLUMNS, results)
@@ -294,6 +302,7 @@ def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> Non
             if not options.keep:
                 shutil.rmtree(work / job.name)
             say(f"{job.name}: {results[0]['valid_bleu']} on validation")
+    return failed
 
 
 if __name__ == "__main__":

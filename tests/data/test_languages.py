@@ -131,4 +131,6 @@ def test_it_is_said_before_training_or_refused(tmp_path):
     assert result.returncode == 0
     assert "'xx' is not a language code that is known. (--strict refuses" in result.stderr.decode()
     assert "language code" not in cbmi("prepare", path).stderr.decode()  # once is enough
-    assert "is not a language code" in refused("train", path, "--strict")
+    for options in ([], ["--dry-run"]):
+        assert "is not a language code" in refused("train", path, "--strict", *options)
+    assert "language code" not in cbmi("train", path, "--dry-run").stdout.decode()

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tasks import write_task
 
-from cbmi.data.corpus import CorpusMeta, Side
+from cbmi.data import prepare as prepare_module
+from cbmi.data.corpus import Corpus, CorpusMeta, Side
 from cbmi.data.prepare import encode, load_vocabularies, open_corpus, prepare_corpora
 from cbmi.data.vocabulary import EOS, Vocabulary, learn
 from cbmi.data_settings import DataSettings
@@ -282,6 +283,44 @@ vocabulary = Vocabulary(Path(sys.argv[1]).read_bytes())
 encode([(sys.argv[2],) * 2], ('en', 'de'), (vocabulary, vocabulary), Path(sys.argv[3]), 256)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
+
+
+def mixed_corpora(folder: Path) -> tuple[DataSettings, np.ndarray]:
+    """Settings of two corpora with entries to skip, and the places of the others in both."""
+    random = np.random.default_rng(1)
+    train = []
+    all_places = []
+    for number in range(2):
+        translated = random.random(50) < 0.5
+        # The last entries of the first corpus are skipped, too.
+        translated[[0, -3, -2, -1]] = [True, number, number, number]
+        lines = []
+        for place, is_translated in enumerate(translated):
+            target = f"zwei {place}" if is_translated else ""
+            lines.append(json.dumps({"en": f"one {place}", "de": target}))
+        write_lines(folder / f"{number}.jsonl", lines)
+        train.append({"files": [str(folder / f"{number}.jsonl")]})
+        all_places.append(np.flatnonzero(translated) + 50 * number)
+    settings = DataSettings(source="en", target="de", train=train)
+    return settings, np.concatenate(all_places)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 5000])
+def test_skipped_entries_keep_their_places(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(prepare_module, "CHUNK", chunk)
+    settings, places = mixed_corpora(tmp_path)
+    prepare_corpora(settings, tmp_path / "run")
+    corpus = open_corpus(tmp_path / "run", "train")
+    assert corpus.text_lines == 100
+    assert corpus.lines_of_text().tolist() == places.tolist()
+
+
+def test_data_of_older_versions_do_not_know_skipped_entries(tmp_path):
+    settings, _ = mixed_corpora(tmp_path)
+    prepare_corpora(settings, tmp_path / "run")
+    (tmp_path / "run" / "data" / "train" / Corpus.SKIPPED).unlink()
+    with pytest.raises(UserError, match="an older version prepared these data"):
+        open_corpus(tmp_path / "run", "train").lines_of_text()
 
 
 @pytest.mark.slow

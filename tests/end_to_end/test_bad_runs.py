@@ -284,6 +284,22 @@ def test_a_corpus_may_be_moved_but_not_changed(task):
     assert "train.src has changed since" in refused("train", path, moved, longer)
 
 
+def test_newer_versions_may_keep_more_about_the_data(task):
+    """A checkpoint that names fewer files of the data goes with them, not one that names more."""
+    path = write_run(task)
+    assert cbmi("train", path).returncode == 0
+    data = task / "run" / "data" / "train"
+    before = (data / "meta.json").read_text()
+    (data / "more").write_text("more")
+    meta = json.loads(before)
+    meta["digests"]["more"] = sha256(data / "more")[: len(meta["digests"]["lines"])]
+    (data / "meta.json").write_text(json.dumps(meta))
+    assert cbmi("train", path, "stages.adapt.steps=10").returncode == 0
+    (data / "meta.json").write_text(before)
+    message = refused("train", path, "stages.adapt.steps=12")
+    assert "more: these are not the data that" in message
+
+
 def test_other_languages_and_short_steps_are_remarked_on(task):
     assert cbmi("train", write_run(task)).returncode == 0
     data = run_values(task)["data"]

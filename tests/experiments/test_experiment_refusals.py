@@ -14,6 +14,7 @@ import yaml
 from tasks import ROOT, cbmi, refused, run_values, write_task
 
 from cbmi.config import read_config
+from cbmi.errors import UserError
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.settings import read_experiment
 
@@ -148,6 +149,14 @@ BAD = {
     ),
     "an unknown key": ({"sedes": [1]}, "unknown key 'sedes' (did you mean 'seeds'?)"),
 }
+
+
+def test_patience_needs_a_validation_set(task, experiment_file):
+    settings = ["data.valid=null", "validate.patience=2"]
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
+    path = experiment_file(tasks=tasks, analyses=[])
+    with pytest.raises(UserError, match=r"validate\.patience needs a validation set"):
+        Plan(read_experiment(path, []))
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -43,6 +43,23 @@ def test_shards_can_be_whole_seeds(task, experiment_file):
         assert [(job.task, job.seed) for job in ends] == [("one", seed)] * 3 + [("two", seed)] * 3
 
 
+def test_a_system_may_have_batches_of_its_own(task, experiment_file):
+    """As a control beside `preset: public`, whose batches are made of groups."""
+    systems = {
+        "ce": {"objective": "ce"},
+        "ce-groups": {"objective": "ce", "groups": 512},
+        "public": {"objective": {"name": "cbmi", "preset": "public"}},
+    }
+    settings = ["batch.tokens=4096"]
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
+    path = experiment_file(systems=systems, tasks=tasks, seeds=[1], analyses=[])
+    plan = Plan(read_experiment(path, []))
+    groups = {}
+    for (_, _, system), job in plan.of_system.items():
+        groups[system] = [stage.groups for stage in plan.jobs[job].config.stages]
+    assert groups == {"ce": [None, None], "ce-groups": [None, 512], "public": [None, 4096]}
+
+
 def chosen(plan: Plan) -> dict[str, tuple]:
     """Of every job: what may be chosen."""
     found = {}

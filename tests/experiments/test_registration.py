@@ -10,14 +10,16 @@ import yaml
 from tasks import cbmi, refused
 
 from cbmi.errors import UserError
+from cbmi.evaluation.robustness import Robustness
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobKind, JobResult
+from cbmi.experiments.records import JobKind, JobResult, RobustnessRecord
 from cbmi.experiments.registration import (
     Registration,
     read_registration,
     register,
     registration_file,
 )
+from cbmi.experiments.report_domains import domain_rows
 from cbmi.experiments.settings import read_experiment
 from cbmi.experiments.table import results_tables
 from cbmi.overrides import read_mapping
@@ -83,6 +85,12 @@ def test_a_registration_that_was_edited_is_refused(plan_of):
 
 
 @pytest.mark.slow
+def test_there_is_something_to_register(task, plan_of):
+    """Analyses of the first stages compare no systems."""
+    with pytest.raises(UserError, match="register: there is no system to be compared"):
+        register(plan_of(systems={}))
+
+
 def test_it_comes_before_the_first_result(own, experiment_file):
     path = experiment_file(output=str(own), register=True)
     message = refused("experiment", path, "--devices", "cpu")
@@ -209,6 +217,16 @@ def test_a_task_that_was_added_is_exploratory(plan_of, task, tmp_path):
     (table,) = results_tables(experiment, results, [], registration)
     assert table.columns == ["demo", "added (exploratory)"]
     assert [row.label for row in table.rows] == ["Transformer"]
+
+
+def test_other_domains_that_were_added_are_exploratory(plan_of, task):
+    registration = register(plan_of())
+    experiment = plan_of().experiment
+    found = Robustness(0.1, 1.0, 0.0, None, None)
+    records = [RobustnessRecord("demo", name, "ce", 1, found) for name in ("test", "added")]
+    rows = domain_rows(experiment, records, registration)
+    assert [row.on for row in rows] == ["Demo En→De, test", "Demo En→De, added (exploratory)"]
+    assert [row.system for row in rows] == ["Transformer", "Transformer"]
 
 
 @pytest.mark.slow

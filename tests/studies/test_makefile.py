@@ -21,10 +21,15 @@ CORPORA = {
 }
 
 
+def unnested() -> dict[str, str]:
+    """The tests themselves may run under make, which leaves its own options to those below it."""
+    return {name: value for name, value in environment().items() if not name.startswith("MAKE")}
+
+
 def called(folder: Path, *words: str) -> str:
-    # The tests themselves may run under make, which leaves its own options to those below it.
-    env = {name: value for name, value in environment().items() if not name.startswith("MAKE")}
-    done = subprocess.run([*MAKE, *words], cwd=folder, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [*MAKE, *words], cwd=folder, env=unnested(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -118,3 +123,30 @@ def test_a_published_registration_holds(root):
     assert first == "mkdir -p experiments/articles"
     assert "cp docs/runs/articles/registration.yaml experiments/articles/" in others[0]
     assert shlex.split(others[1])[-2:] == ["--shard", "0/3"]
+    # Not for a corpus of one's own.
+    assert "cp docs" not in called(root, "-n", "articles", "REGISTRATIONS=")
+
+
+def test_a_model_that_lies_elsewhere_is_missed(root):
+    """With the results of an experiment alone, nothing is left to train."""
+    script = root / "python"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    script.chmod(0o755)
+    wanted = "experiments/articles/jobs/docs-zh-en-1-start/run/test/results.json"
+    done = subprocess.run(
+        [*MAKE, wanted, f"PYTHON={script}", "SHARD=1/3"],
+        cwd=root,
+        env=unnested(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"{wanted} is missing: its experiment was done elsewhere" in done.stdout
+    assert "--shard" not in done.stdout
+
+
+def test_a_gpu_that_was_chosen_stays(root, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-1}" in called(
+        root, "-n", "huggingface", "DEVICE=cuda:1"
+    )

@@ -52,7 +52,7 @@ def test_the_table_has_means_over_seeds(ladder):
         row | {"valid_bleu": "12", "bleu": "20", "chrf": "31"},
     ]
     line = ladder.table(rows).splitlines()[-1]
-    assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.41 | 20.00 ± 0.00 | 30.50 ± 0.71 |"
+    assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.00 | 20.00 ± 0.00 | 30.50 ± 0.50 |"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,25 @@ def test_what_is_done_is_not_trained_again(tmp_path):
         refused = subprocess.run([*command, *options], env=environment(), capture_output=True)
         assert refused.returncode == 2
         assert problem in refused.stderr.decode()
+
+
+@pytest.mark.slow
+def test_what_fails_is_said_and_the_rest_is_done(tmp_path):
+    write_task(tmp_path, train=40, valid=5)
+    data = run_values(tmp_path)["data"]
+    data["test"] = {"test": [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]}
+    write_run(tmp_path, data=data, stages=[{"name": "ce", "steps": 3}])
+    (tmp_path / "plan.yaml").write_text(
+        "tasks: {t: {run: run.yaml}}\nrungs: {wrong: [data.train=none.tsv], base: []}\n"
+    )
+    command = [sys.executable, str(ROOT / "studies" / "recipe_ladder.py"), "plan.yaml", "out"]
+    command += ["--seeds", "1", "--jobs", "2", "--device", "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "t-wrong-1: failed with status 2; see out/t-wrong-1.txt" in done.stderr
+    assert "recipe_ladder: 1 of 2 runs failed." in done.stderr
+    assert "there is no such file" in (tmp_path / "out" / "t-wrong-1.txt").read_text()
+    assert "| t | test | base |" in done.stdout
 
 
 @pytest.mark.slow

@@ -211,6 +211,11 @@ class Corpus:
         count = sum(self.meta.left_out.get(reason, 0) for reason in REASONS)
         if not count:
             return self.lines
+        if not self._skipped_file.exists():
+            raise UserError(
+                f"{self.folder}: an older version prepared these data and did not note which "
+                "entries it skipped; cbmi prepare RUN.yaml --again makes them again."
+            )
         skipped = map_array(self._skipped_file, np.dtype(np.int64), count)
         return self.lines + np.searchsorted(skipped, self.lines, side="right")
 

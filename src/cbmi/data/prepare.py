@@ -230,12 +230,12 @@ def encode(
     title = f"Encoding {folder.name}"
     files = [file for corpus in corpora for file in corpus]
     parts = []
-    all_skipped: list[int] = []
     with atomic_folder(folder) as temporary, unchanged(files):
         with (
             SideWriter(temporary, "source", dtype) as source_side,
             SideWriter(temporary, "target", dtype) as target_side,
             open(temporary / "lines", "wb") as line_numbers,
+            open(temporary / Corpus.SKIPPED, "wb") as skipped_places,
             bar(title, _count_pairs(corpora, languages), "pairs") as progress,
         ):
             encoder = _Encoder(vocabularies, (source_side, target_side), longest, drop_copies)
@@ -248,11 +248,12 @@ def encode(
                     kept = encoder.add(chunk)
                     line_numbers.write((progress.done + kept).tobytes())
                     progress.advance(len(chunk))
+                    skipped_places.write((np.array(skipped, np.int64) + first).tobytes())
+                    skipped.clear()
+                skipped_places.write((np.array(skipped, np.int64) + first).tobytes())
                 parts.append(encoder.tally.kept - before)
-                all_skipped += [first + number for number in skipped]
-        if all_skipped:
-            skipped_file = temporary / Corpus.SKIPPED
-            skipped_file.write_bytes(np.array(all_skipped, np.int64).tobytes())
+        if not (temporary / Corpus.SKIPPED).stat().st_size:
+            (temporary / Corpus.SKIPPED).unlink()
         tally = encoder.tally
         left_out = _left_out(tally, longest, counts)
         if not tally.kept:

@@ -30,6 +30,7 @@ SPACES_FOR_CONTROLS = dict.fromkeys(CONTROLS, " ")
 
 MAX_ENCODING_THREADS = 16
 LINES_PER_THREAD = 500  # a few lines are not worth a second thread
+SHOWN = 40  # characters of a line in an error
 SMALLEST = 300  # pieces of a vocabulary: 256 are for single bytes, 4 are special
 LONGEST_SAMPLE = 4192  # bytes; a vocabulary is learnt without longer lines
 
@@ -76,8 +77,8 @@ class Vocabulary:
         try:
             ids = self._processor.encode(list(lines), add_eos=True, num_threads=threads)
         except TypeError:
-            for number, line in enumerate(lines, start=1):
-                _check_text(line, number)
+            for line in lines:
+                _check_text(line)
             raise
         return ids
 
@@ -108,12 +109,13 @@ class Vocabulary:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
-def _check_text(line: Any, number: int) -> None:
-    """Refuse what sentencepiece cannot encode, with its number from 1."""
+def _check_text(line: Any) -> None:
+    """Refuse what sentencepiece cannot encode."""
+    shown = repr(line)[:SHOWN]
     if not isinstance(line, str):
-        raise UserError(f"line {number} is not text but {type(line).__name__}.")
+        raise UserError(f"{shown} is not text but {type(line).__name__}.")
     if any("\ud800" <= character <= "\udfff" for character in line):
-        raise UserError(f"line {number} has half of a character (a lone surrogate).")
+        raise UserError(f"{shown} has half of a character (a lone surrogate).")
 
 
 def learn(lines: Iterable[str], size: int, exactly: bool = True) -> Vocabulary:

@@ -123,10 +123,10 @@ class Plan:
         last = values["stages"][-1]
         last["objective"] = objective
         last["language_model"] = system.language_model or _language_model(objective, last)
-        if system.steps is not None:
-            last["steps"] = system.steps
-        if system.restart_optimizer is not None:
-            last["restart_optimizer"] = system.restart_optimizer
+        for key in ("steps", "restart_optimizer", "groups"):
+            value = getattr(system, key)
+            if value is not None:
+                last[key] = value
         config = complete_settings(check(RunSettings, values, f"{where} with {task.run}"))
         try:
             check_stages(config)

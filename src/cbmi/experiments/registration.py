@@ -37,7 +37,7 @@ STOPPING = (
 )
 # Settings of a run that say where it runs and where its files lie, not what it computes.
 OF_THE_MACHINE = (*FREE_TO_CHANGE, "data.train", "data.valid", "data.test", "seed", "initialize")
-KNOWN_BEFORE = "first stages that were tested before"
+KNOWN_BEFORE = "first stages that had begun before"
 MAIN_OUTCOMES = "main outcomes"
 EXPLORATORY = " (exploratory)"  # of what was not registered
 CHANGES_SHOWN = 3
@@ -143,6 +143,8 @@ def register(plan: Plan) -> Registration:
     known = read_registration(plan)
     if known is not None:
         return known
+    if not plan.experiment.systems:
+        raise UserError("register: there is no system to be compared; set register: false.")
     systems = [job for job in plan.jobs.values() if job.kind is JobKind.SYSTEM]
     begun = [job.id for job in systems if job.done() or job.run.begun]
     if begun:

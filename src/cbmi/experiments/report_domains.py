@@ -56,8 +56,11 @@ def domain_rows(
         ]
         on = f"{experiment.title_of(task)}, {test_set}"
         label = experiment.label(system)
-        if registration is not None and not registration.has_system(task, system):
-            label += EXPLORATORY
+        if registration is not None:
+            if not registration.has_set(task, test_set):
+                on += EXPLORATORY
+            if not registration.has_system(task, system):
+                label += EXPLORATORY
         rows.append(DomainRow(on, label, cells))
     return rows
 

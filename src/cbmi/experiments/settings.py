@@ -64,6 +64,7 @@ class SystemSettings(Settings):
     language_model: Literal["joint", "frozen", "cached", "off"] | None = None
     steps: PositiveInt | None = None  # of the last stage; None: the run file's
     restart_optimizer: Flag | None = None  # likewise
+    groups: PositiveInt | None = None  # likewise; or what the objective compares
     # One setting of the objective and its values: one system per value.
     vary: dict[str, Annotated[tuple[Number, ...], Field(min_length=1)]] = Field(
         default_factory=dict

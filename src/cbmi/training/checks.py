@@ -54,12 +54,15 @@ def complete_settings(config: RunSettings, restart: bool = False) -> RunSettings
 def check_run(config: RunSettings) -> list[Objective]:
     """The stages' objectives, once files, extras and stages have been checked."""
     check_files(config)
-    if config.validate_.patience and not config.data.valid:
-        raise UserError("validate.patience needs a validation set: give data.valid.")
     check_trackers(config.log.trackers)
     if config.data.test or (config.data.valid and config.validate_.beam):
         sacrebleu_metrics()
     return check_stages(config)
+
+
+def looks_at_data(run: RunDirectory, strict: bool) -> bool:
+    """Whether the training text is looked at: before it is prepared, and whenever asked to."""
+    return strict or not (run.data / "train").exists()
 
 
 def check_files(config: RunSettings) -> None:
@@ -88,6 +91,8 @@ def check_texts(config: RunSettings) -> None:
 
 def check_stages(config: RunSettings) -> list[Objective]:
     """The stages' objectives, once it is sure that each gets what it needs."""
+    if config.validate_.patience and not config.data.valid:
+        raise UserError("validate.patience needs a validation set: give data.valid.")
     objectives = []
     has_language_model = _starts_with_language_model(config)
     for number, stage in enumerate(config.stages):

@@ -17,7 +17,7 @@ from cbmi.errors import UserError
 from cbmi.objectives import build
 from cbmi.progress import clock, counted
 from cbmi.training import checkpoint as store
-from cbmi.training.checks import check_run, check_texts, complete_settings
+from cbmi.training.checks import check_run, check_texts, complete_settings, looks_at_data
 from cbmi.training.fitting import choices_for
 from cbmi.training.networks import new_translator
 from cbmi.training.run import RunDirectory
@@ -116,7 +116,7 @@ def describe_run(config: RunSettings, strict: bool = False) -> str:
     rows.append(("time", f"about {clock(total)} on one {name}, a rough guess from its speed"))
     if chosen:
         rows.append(("note", chosen))
-    if not run.prepared:
+    if looks_at_data(run, strict):
         rows += [("note", remark) for remark in remarks_on(config.data, strict)]
     return "\n".join(f"{key:6} {text}" for key, text in rows)
 

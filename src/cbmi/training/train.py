@@ -18,7 +18,13 @@ from cbmi.files import atomic_folder, write_atomically
 from cbmi.objectives import Objective
 from cbmi.progress import say
 from cbmi.training.belonging import check_ranks_agree
-from cbmi.training.checks import check_run, check_texts, complete_settings, starting_point
+from cbmi.training.checks import (
+    check_run,
+    check_texts,
+    complete_settings,
+    looks_at_data,
+    starting_point,
+)
 from cbmi.training.fitting import choices_for
 from cbmi.training.live_run import LiveRun
 from cbmi.training.log import OnRecord
@@ -105,7 +111,7 @@ def prepare_run(
     run.adopt(config)
     try:
         check_texts(config)
-        if strict or again or not (run.data / "train").exists():
+        if again or looks_at_data(run, strict):
             _look_at(config, strict)
         if config.initialize and not run.vocab.exists():
             with atomic_folder(run.vocab) as temporary:
