@@ -53,7 +53,7 @@ data = LanguageModelScores(model, start=prompt("")).add_to(data, cache=options.o
 adapted = get_peft_model(
     model, LoraConfig(r=16, lora_alpha=32, target_modules=["q_proj", "v_proj"])
 )
-AdaptiveTrainer(
+trainer = AdaptiveTrainer(
     adapted,
     TrainingArguments(
         output_dir=str(options.output),
@@ -67,5 +67,6 @@ AdaptiveTrainer(
     train_dataset=data,
     data_collator=AdaptiveCollator(tokenizer),
     processing_class=tokenizer,
-).train()
-adapted.save_pretrained(options.output)
+)
+trainer.train()
+trainer.save_model()

@@ -81,6 +81,6 @@ trainer.train()
 trainer.save_model()
 
 # What the objective makes of some pairs: `cbmi inspect` shows it word by word.
-trainer.token_weights(train.select(range(min(100, len(train))))).to_parquet(
-    str(options.output / "weights.parquet")
-)
+if trainer.is_world_process_zero():
+    some = train.select(range(min(100, len(train))))
+    trainer.token_weights(some).to_parquet(str(options.output / "weights.parquet"))

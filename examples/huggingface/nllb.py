@@ -56,7 +56,7 @@ data = LanguageModelScores(lm, start=start, tokenizer=tokenizer).add_to(
     data, cache=options.output / "cache"
 )
 
-AdaptiveSeq2SeqTrainer(
+trainer = AdaptiveSeq2SeqTrainer(
     model,
     Seq2SeqTrainingArguments(
         output_dir=str(options.output),
@@ -70,6 +70,6 @@ AdaptiveSeq2SeqTrainer(
     train_dataset=data,
     data_collator=AdaptiveCollator(tokenizer, model=model),
     processing_class=tokenizer,
-).train()
-model.save_pretrained(options.output)
-tokenizer.save_pretrained(options.output)
+)
+trainer.train()
+trainer.save_model()

@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 import tiny
 from tasks import cbmi
+from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 from cbmi.errors import UserError
 from cbmi.huggingface import AdaptiveCollator, scores
@@ -273,3 +274,35 @@ def test_what_is_not_scored_is_refused(tmp_path):
     result = cbmi("inspect", file, "-o", page, "--sentence", "a", "b")
     assert result.returncode == 2
     assert b"scored already" in result.stderr
+
+
+def test_rows_that_lack_a_value_are_refused():
+    """As where data with a column and data without are put together."""
+    rows = [dict(row) for row in tiny.scored(tiny.dataset(2))]
+    rows[1]["lm"] = None
+    rows[1]["attention_mask"] = None
+    collator = AdaptiveCollator(tiny.tokenizer(), model=tiny.model("marian"))
+    with pytest.raises(UserError, match="a row has no value in 'lm'"):
+        collator(rows)
+
+
+def test_labels_stay_as_they_are():
+    """FSMT fills in what is not predicted when it makes decoder inputs."""
+    network = FSMTForConditionalGeneration(
+        FSMTConfig(
+            langs=["en", "de"],
+            src_vocab_size=tiny.SIZE,
+            tgt_vocab_size=tiny.SIZE,
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            pad_token_id=tiny.PAD,
+        )
+    )
+    data = tiny.dataset(6)
+    labels = AdaptiveCollator(tiny.tokenizer(), model=network)(list(data))["labels"]
+    assert (labels != -100).sum() == sum(map(len, data["labels"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -115,10 +116,73 @@ def test_other_arguments_make_another_model(tmp_path):
         return train_language_model(tiny.tokenizer(), tiny.dataset(8), args=arguments, **settings)
 
     trained("work")
-    with pytest.raises(UserError, match="was trained with other settings"):
-        trained("work", learning_rate=0.5)
+    trained("work", logging_steps=7, disable_tqdm=True)
+    for other in ({"learning_rate": 0.5}, {"adam_beta2": 0.5}, {"bf16": True}):
+        with pytest.raises(UserError, match="was trained with other settings"):
+            trained("work", **other)
     with pytest.raises(UserError, match="is where the language model itself goes"):
         trained("lm")
+
+
+def test_versions_write_the_same_config_differently(tmp_path):
+    """transformers 4 has rope_theta where version 5 has rope_parameters."""
+    settings = {"start": tiny.BOS, "output": tmp_path / "lm", "config": small_config()}
+    arguments = tiny.arguments(tmp_path / "work", "llama", max_steps=1)
+
+    def trained():
+        return train_language_model(tiny.tokenizer(), tiny.dataset(8), args=arguments, **settings)
+
+    trained()
+    path = tmp_path / "lm" / "cbmi.json"
+    note = json.loads(path.read_text())
+    parameters = note["config"].pop("rope_parameters", {"rope_theta": 10000.0})
+    note["config"]["rope_theta"] = parameters["rope_theta"]
+    path.write_text(json.dumps(note))
+    trained()
+    note["config"]["rope_theta"] = 5.0
+    path.write_text(json.dumps(note))
+    with pytest.raises(UserError, match="was trained with other settings"):
+        trained()
+
+
+def test_models_of_others_are_left_alone(tmp_path):
+    settings = {"start": tiny.BOS, "config": small_config()}
+    tiny.language_model(8).save_pretrained(tmp_path / "theirs")
+    before = (tmp_path / "theirs" / "model.safetensors").read_bytes()
+
+    def trained(name: str):
+        arguments = tiny.arguments(tmp_path / "work", "llama", max_steps=1)
+        return train_language_model(
+            tiny.tokenizer(), tiny.dataset(8), output=tmp_path / name, args=arguments, **settings
+        )
+
+    with pytest.raises(UserError, match="theirs: there is another model here"):
+        trained("theirs")
+    assert (tmp_path / "theirs" / "model.safetensors").read_bytes() == before
+    # A model that is saved over the language model is not taken for it.
+    trained("ours")
+    tiny.language_model(8).save_pretrained(tmp_path / "ours")
+    with pytest.raises(UserError, match="another model was saved here after the language model"):
+        trained("ours")
+
+
+def test_what_its_config_cannot_read_is_refused(tmp_path):
+    def trained(start, **changes):
+        config = small_config()
+        for name, value in changes.items():
+            setattr(config, name, value)
+        train_language_model(
+            tiny.tokenizer(), tiny.dataset(8), start=start, output=tmp_path / "lm", config=config
+        )
+
+    with pytest.raises(UserError, match="labels, but the language model reads at most 5 tokens"):
+        trained(tiny.BOS, max_position_embeddings=5)
+    for start in (tiny.SIZE, -1):
+        with pytest.raises(UserError, match=f"start: the language model has no id {start}"):
+            trained(start)
+    with pytest.raises(UserError, match="start: give at least one id"):
+        trained([])
+    assert not (tmp_path / "lm").exists()
 
 
 def test_its_precision_stays_its_own(tmp_path, monkeypatch):

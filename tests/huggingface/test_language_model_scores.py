@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 
 import tiny
 from datasets import Dataset, DatasetDict
+from transformers import BertConfig, BertLMHeadModel
 
 from cbmi.errors import UserError
 from cbmi.huggingface import LanguageModelScores, language_model_scores
@@ -107,6 +108,90 @@ def test_bad_language_models_are_refused(tmp_path):
         LanguageModelScores(lm, start=tiny.BOS).add_to(data)
     with pytest.raises(UserError, match="needs the column 'labels'"):
         LanguageModelScores(lm, start=tiny.BOS).add_to(Dataset.from_list([{"text": "a"}]))
+
+
+def test_start_may_be_a_tokenizers_output():
+    lm = tiny.language_model()
+    encoded = tiny.tokenizer()("ein haus")
+    assert LanguageModelScores(lm, start=encoded).start == encoded["input_ids"]
+    assert LanguageModelScores(lm, start=torch.tensor(1)).start == [1]
+    for start in ("<s>", [[1, 2]], 1.0):
+        with pytest.raises(UserError, match="start: give an id or a list of ids"):
+            LanguageModelScores(lm, start=start)
+
+
+@pytest.mark.parametrize("kind", ["marian", "bart", "mbart"])
+def test_a_translators_folder_is_no_language_model(tmp_path, kind):
+    """Its decoder alone could be loaded as one, without the encoder that it needs."""
+    tiny.model(kind).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="the model here has an encoder"):
+        LanguageModelScores(tmp_path, start=tiny.BOS)
+
+
+def test_models_that_read_ahead_are_refused():
+    config = BertConfig(
+        vocab_size=tiny.SIZE,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.5,
+    )
+    data = tiny.dataset(4)
+    with pytest.raises(UserError, match="BertLMHeadModel reads ahead"):
+        LanguageModelScores(BertLMHeadModel(config).eval(), start=tiny.BOS).add_to(data)
+    config.is_decoder = True
+    LanguageModelScores(BertLMHeadModel(config).eval(), start=tiny.BOS).add_to(data)
+
+
+def test_weights_that_are_elsewhere_are_refused():
+    lm = tiny.language_model().to("meta")
+    with pytest.raises(UserError, match="offloaded"):
+        LanguageModelScores(lm, start=tiny.BOS)
+
+
+def test_rows_that_are_tables_are_refused():
+    scores = LanguageModelScores(tiny.language_model(), start=tiny.BOS)
+    for form in ("arrow", "pandas"):
+        with pytest.raises(UserError, match=r"gives its rows as tables.*with_format\(None\)"):
+            scores.add_to(tiny.dataset(4).with_format(form))
+
+
+def test_adapters_are_part_of_the_model(tmp_path):
+    """What is cached with an adapter is not what the model gives without, or with another."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = get_peft_model(tiny.language_model(), config)
+    adapted.add_adapter("other", config)
+    data = tiny.dataset(4)
+    scores = LanguageModelScores(adapted, start=tiny.BOS)
+
+    def column(cached: bool) -> list[list[float]]:
+        return list(scores.add_to(data, cache=tmp_path / "cache" if cached else None)["lm"])
+
+    found = [column(cached=True)]
+    adapted.set_adapter("other")
+    found.append(column(cached=True))
+    assert found[1] == column(cached=False)
+    with adapted.disable_adapter():
+        found.append(column(cached=True))
+        assert found[2] == column(cached=False)
+    assert found[0] != found[1] != found[2] != found[0]
+    adapted.set_adapter("default")
+    assert column(cached=True) == found[0]
+
+
+def test_a_prompt_that_was_learnt_is_not_scored():
+    from peft import PromptTuningConfig, get_peft_model
+
+    lm = tiny.language_model()
+    prompted = get_peft_model(lm, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    (row,) = LanguageModelScores(prompted, start=tiny.BOS).log_probabilities([[5, 6]])
+    ids = torch.tensor([[tiny.BOS, 5]])
+    logits = prompted(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -2:]
+    expected = logits.log_softmax(-1)[[0, 1], [5, 6]]
+    assert row == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_other_tokenizers_are_refused(tmp_path):

@@ -418,10 +418,25 @@ def test_collators_that_know_no_columns_are_refused(tmp_path):
             )
 
 
+def test_a_collator_without_the_model_is_refused(tmp_path):
+    """It would take rows of equal length for those of a decoder-only model."""
+    network = tiny.model("marian")
+    with pytest.raises(UserError, match="data_collator: give AdaptiveCollator the model"):
+        AdaptiveSeq2SeqTrainer(
+            network,
+            tiny.arguments(tmp_path),
+            objective="ce",
+            train_dataset=tiny.dataset(4),
+            data_collator=AdaptiveCollator(tiny.tokenizer()),
+        )
+
+
 def test_bad_choices_are_refused(tmp_path, monkeypatch):
     refused(tmp_path, "'cbmi' needs the column 'lm'.*; add it with LanguageM", data=tiny.dataset())
     refused(tmp_path, "unknown objective 'cbmy' .did you mean 'cbmi'", objective="cbmy")
-    refused(tmp_path, "it has no name", objective={"scale_token": 0.1})
+    refused(tmp_path, "give a name, or a mapping", objective={"scale_token": 0.1})
+    refused(tmp_path, "give a name, or a mapping with a name.*not None", objective=None)
+    refused(tmp_path, "give a name, or a mapping with a name", objective=["ce"])
     refused(tmp_path, "unknown key 'scale'", objective={"name": "ce", "scale": 1.0})
     arguments = tiny.arguments(tmp_path)
     arguments.use_liger_kernel = True

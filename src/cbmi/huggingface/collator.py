@@ -46,7 +46,7 @@ class AdaptiveCollator:
                 "tokenizer.pad_token = tokenizer.eos_token."
             )
         ids = [row["input_ids"] for row in rows]
-        masks = [row.get("attention_mask", [1] * len(row["input_ids"])) for row in rows]
+        masks = [_mask_of(row) for row in rows]
         batch = {
             "input_ids": self._padded(ids, self.tokenizer.pad_token_id),
             "attention_mask": self._padded(masks, 0),
@@ -88,6 +88,12 @@ class AdaptiveCollator:
         return torch.from_numpy(padded)
 
 
+def _mask_of(row: Row) -> Any:
+    """(length,) of the row; data that are put together may lack it in some rows."""
+    mask = row.get("attention_mask")
+    return [1] * len(row["input_ids"]) if mask is None else mask
+
+
 def _array(values: Any, dtype: torch.dtype) -> np.ndarray:
     """A list, an array or a tensor, wherever it lies."""
     if isinstance(values, Tensor):
@@ -110,6 +116,8 @@ def _values(name: str, rows: Sequence[Row], labels: Tensor, is_causal: bool) -> 
     counts = is_predicted.sum(1).tolist()
     own_values = []
     for row, count in zip(rows, counts, strict=True):
+        if row[name] is None:
+            raise UserError(f"a row has no value in '{name}': make the column for all rows.")
         own = _array(row[name], torch.float32).reshape(-1)
         if is_causal and len(own) == count + 1 and row["labels"][0] != IGNORED:
             own = own[1:]  # the first label of a decoder-only model's row is not predicted
@@ -132,6 +140,7 @@ def _values(name: str, rows: Sequence[Row], labels: Tensor, is_causal: bool) -> 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
     """(labels' shape): what the decoder reads, as the model itself makes it of labels."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    labels = labels.clone()  # some models fill in what is not predicted
     if hasattr(base, "prepare_decoder_input_ids_from_labels"):
         made: Tensor = base.prepare_decoder_input_ids_from_labels(labels)
         return made

@@ -53,7 +53,7 @@ def objective_inputs(
         if not hasattr(dataset, "iter") or not hasattr(dataset, "__len__"):
             raise UserError(
                 f"objective '{name_of(objective)}' counts the labels of train_dataset, which "
-                "has to be a datasets.Dataset, not a stream."
+                "has to be a datasets.Dataset."
             )
         require_column(dataset, "labels", "counting pieces")
         blocks = dataset.select_columns("labels").iter(BLOCK)

@@ -1,20 +1,18 @@
-"""The target-side language model: what it begins with, and training it on the labels."""
+"""The target-side language model, trained on the labels."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     LlamaConfig,
     PreTrainedModel,
@@ -23,30 +21,20 @@ from transformers import (
 )
 
 from cbmi.errors import UserError, first_line
-from cbmi.files import read_json, to_json, write_atomically
 from cbmi.huggingface.collator import AdaptiveCollator
 from cbmi.huggingface.columns import IGNORED, predicted, require_column
+from cbmi.huggingface.language_model_note import (
+    check_weights,
+    digest_of,
+    is_known,
+    make_note,
+    write_note,
+)
+from cbmi.huggingface.start import Start, check_start, start_ids
 from cbmi.huggingface.trainer import AdaptiveTrainer
 
 BLOCK = 10_000  # rows read at a time
-NOTE = "cbmi.json"  # what a language model was trained on, and how
-# Of the trainer's arguments, what a language model is noted to be trained with.
-NOTED_ARGUMENTS = (
-    "max_steps",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "label_smoothing_factor",
-    "weight_decay",
-    "max_grad_norm",
-    "optim",
-    "seed",
-)
-
-Start = int | Sequence[int]
+TABLES = ("arrow", "pandas", "polars")  # formats of a dataset that give no rows of labels
 
 
 def train_language_model(
@@ -69,35 +57,55 @@ def train_language_model(
     if not hasattr(data, "__len__"):
         raise UserError("train_language_model: the data are a stream; give a datasets.Dataset.")
     output = Path(output)
-    size = _vocabulary_size(tokenizer, data)
+    ids = start_ids(start)
+    size, longest = _extent(tokenizer, data)
     # A copy: training completes what it says.
-    config = copy.deepcopy(config) if config is not None else _base(size, tokenizer, start)
-    if config.vocab_size < size:
-        raise UserError(
-            f"config: its vocabulary has {config.vocab_size} entries, but the labels and the "
-            f"tokenizer have {size}."
-        )
-    if config.pad_token_id in start_ids(start):
+    config = copy.deepcopy(config) if config is not None else _base(size, tokenizer, ids)
+    _check_config(config, ids, size, longest)
+    if config.pad_token_id in ids:
         # The embedding of padding is never trained, but here it is what the first label depends on.
         config.pad_token_id = None
     with _apart():
+        is_default = args is None
         args = args or _three_epochs(output / "checkpoints")
         work = Path(str(args.output_dir))
         if work.resolve() == output.resolve():
             raise UserError(
                 f"args: {work} is where the language model itself goes; name another output_dir."
             )
-        note = _note(data, start, config, args)
-        if _is_known(output, note):
+        note = make_note(data, ids, config, args)
+        if is_default:
+            note["training"].pop("bf16", None)  # which depends on the machine
+        if is_known(output, note, config):
+            check_weights(output)
             return load_language_model(output)
+        is_begun = is_known(work, note, config)
+        if (output / "config.json").exists() and not is_begun:
+            raise UserError(f"{output}: there is another model here; name another folder.")
         resumed = last_checkpoint(work)
-        if resumed is not None and not _is_known(work, note):
+        if resumed is not None and not is_begun:
             raise UserError(
                 f"{work}: there are checkpoints of another training; name another folder."
             )
-        _train(tokenizer, data, start_ids(start), config, args, note, output, resumed)
+        _train(tokenizer, data, ids, config, args, note, output, resumed)
     # As whoever calls again will have it: in full precision, whatever it was trained in.
     return load_language_model(output)
+
+
+def _check_config(config: Any, start: list[int], size: int, longest: int) -> None:
+    """Refuse a config that does not fit the data; size, longest: as `_extent` gives them."""
+    if config.vocab_size < size:
+        raise UserError(
+            f"config: its vocabulary has {config.vocab_size} entries, but the labels and the "
+            f"tokenizer have {size}."
+        )
+    check_start(start, config.vocab_size)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and len(start) + longest > positions:
+        raise UserError(
+            f"the dataset has a row of {longest} labels, but the language model reads at most "
+            f"{positions} tokens, the start among them: leave longer rows out."
+        )
 
 
 def _train(
@@ -128,12 +136,12 @@ def _train(
     work = Path(str(args.output_dir))
     if trainer.is_world_process_zero():
         work.mkdir(parents=True, exist_ok=True)
-        write_atomically(work / NOTE, to_json(note))
+        write_note(work, note)
     trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model(str(output))
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(str(output))
-        write_atomically(output / NOTE, to_json(note))
+        write_note(output, note)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -157,19 +165,6 @@ def _is_of_accelerate(variable: str) -> bool:
     return variable.startswith("ACCELERATE_")
 
 
-def _note(data: Any, start: Start, config: Any, args: TrainingArguments) -> dict[str, Any]:
-    """What a language model depends on."""
-    values = args.to_dict()  # type: ignore[no-untyped-call]
-    note = {
-        "labels": _labels_digest(data),
-        "start": start_ids(start),
-        "config": {**config.to_diff_dict(), "transformers_version": None},
-        "training": {name: values[name] for name in NOTED_ARGUMENTS},
-    }
-    noted: dict[str, Any] = json.loads(json.dumps(note))  # as it will be read
-    return noted
-
-
 def _three_epochs(folder: Path) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
@@ -183,19 +178,6 @@ def _three_epochs(folder: Path) -> TrainingArguments:
         save_total_limit=1,
         report_to=[],
     )
-
-
-def _is_known(folder: Path, note: dict[str, Any]) -> bool:
-    """Whether the folder is of this training; refuses one of another."""
-    if not (folder / NOTE).exists():
-        return False
-    known = read_json(folder / NOTE)
-    if known == note:
-        return True
-    what = "with other settings"
-    if isinstance(known, dict) and known.get("labels") != note["labels"]:
-        what = "on other data"
-    raise UserError(f"{folder}: the language model here was trained {what}; name another folder.")
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -227,19 +209,21 @@ class _with_start:
         }
 
 
-def _vocabulary_size(tokenizer: Any, data: Any) -> int:
-    """What the language model has to predict: all that the tokenizer knows, and every label."""
+def _extent(tokenizer: Any, data: Any) -> tuple[int, int]:
+    """Entries of the vocabulary, all labels among them; labels of the longest row."""
     largest = -1
+    longest = 0
     for block in data.select_columns("labels").iter(BLOCK):
         for row in block["labels"]:
             largest = max(largest, max((int(label) for label in row), default=-1))
-    return max(len(tokenizer), largest + 1)
+            longest = max(longest, len(predicted(row)))
+    return max(len(tokenizer), largest + 1), longest
 
 
-def _base(size: int, tokenizer: Any, start: Start) -> LlamaConfig:
+def _base(size: int, tokenizer: Any, start: list[int]) -> LlamaConfig:
     """As large as the decoder of a base Transformer."""
     return LlamaConfig(
-        vocab_size=max(size, *(number + 1 for number in start_ids(start))),
+        vocab_size=max(size, *(number + 1 for number in start)),
         hidden_size=512,
         intermediate_size=2048,
         num_hidden_layers=6,
@@ -247,21 +231,15 @@ def _base(size: int, tokenizer: Any, start: Start) -> LlamaConfig:
         tie_word_embeddings=True,
         attention_dropout=0.1,
         pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=start_ids(start)[0],
+        bos_token_id=start[0],
         eos_token_id=tokenizer.eos_token_id,
     )
 
 
-def _labels_digest(data: Any) -> str:
-    digest = hashlib.sha256()
-    for block in data.select_columns("labels").with_format("arrow").iter(BLOCK):
-        labels = block["labels"].combine_chunks()
-        for values in (labels.value_lengths(), labels.flatten()):
-            digest.update(values.to_numpy(zero_copy_only=False).astype("int64"))
-    return digest.hexdigest()
-
-
 def load_language_model(folder: Path) -> PreTrainedModel:
+    # Of a translator, AutoModelForCausalLM would take the decoder, which needs the encoder.
+    with suppress(OSError, ValueError):  # a folder of adapters has no config of its own
+        refuse_encoder(AutoConfig.from_pretrained(str(folder)), f"{folder}: the model here")
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(str(folder))
     except (OSError, ValueError) as error:
@@ -270,24 +248,21 @@ def load_language_model(folder: Path) -> PreTrainedModel:
     return model
 
 
+def refuse_encoder(config: Any, what: str) -> None:
+    """Refuse a translator in place of a language model."""
+    if getattr(config, "is_encoder_decoder", False):
+        raise UserError(
+            f"{what} has an encoder; give a causal language model, such as train_language_model "
+            "makes."
+        )
+
+
 def check_dataset(data: Any, what: str) -> None:
     if not hasattr(data, "column_names") or isinstance(data, Mapping):
         raise UserError(f"{what}: give one dataset (datasets.Dataset), not {type(data).__name__}.")
     require_column(data, "labels", what)
-
-
-def start_ids(start: Start) -> list[int]:
-    if start is None:
+    form = getattr(data, "format", None)
+    if isinstance(form, Mapping) and form.get("type") in TABLES:
         raise UserError(
-            "start: it is None; give the id that the decoder begins with: for mBART that of the "
-            "target language, for a decoder-only model the prompt without the source."
+            f"{what}: the dataset gives its rows as tables ({form['type']}); set with_format(None)."
         )
-    try:
-        return [operator.index(start)]  # type: ignore[arg-type]
-    except TypeError:
-        return [operator.index(number) for number in start]  # type: ignore[union-attr]
-
-
-def digest_of(purpose: str, note: Any) -> str:
-    text = json.dumps([purpose, note], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

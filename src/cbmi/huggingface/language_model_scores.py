@@ -16,19 +16,17 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from cbmi.errors import UserError
 from cbmi.huggingface.columns import LM, predicted
-from cbmi.huggingface.language_model import (
-    Start,
-    check_dataset,
-    digest_of,
-    load_language_model,
-    start_ids,
-)
+from cbmi.huggingface.language_model import check_dataset, load_language_model, refuse_encoder
+from cbmi.huggingface.language_model_note import digest_of
 from cbmi.huggingface.scores import gold_scores
+from cbmi.huggingface.start import Start, check_start, start_ids
 from cbmi.version import __version__
 
 ROWS = 2000  # sorted by length and scored at a time
 TOKENS = {"cpu": 4096, "cuda": 32768}  # in a batch that is scored
 LOGITS = 1 << 30  # in a batch that is scored
+ADAPTER_STATE = ("disable_adapters", "active_adapters", "merged_adapters", "scaling")
+NOISE = 1e-2  # by which logits may differ that are computed of the same tokens
 
 
 class LanguageModelScores:
@@ -41,23 +39,22 @@ class LanguageModelScores:
 
     def __init__(self, lm: Any, *, start: Start, tokenizer: Any = None) -> None:
         self.start = start_ids(start)
-        if not self.start:
-            raise UserError("start: give at least one id, such as decoder_start_token_id.")
         if isinstance(lm, str | Path):
             folder = str(lm)
             lm = load_language_model(Path(folder))
             if tokenizer is not None:
                 _check_tokenizers(_tokenizer_of(folder), tokenizer, folder)
-        if getattr(lm.config, "is_encoder_decoder", False):
-            raise UserError(
-                f"lm: {type(lm).__name__} has an encoder; give a causal language model, such as "
-                "train_language_model makes."
-            )
+        refuse_encoder(lm.config, f"lm: {type(lm).__name__}")
         self.lm: Any = lm
         self.size = int(lm.get_output_embeddings().weight.shape[0])
-        beyond = [number for number in self.start if not 0 <= number < self.size]
-        if beyond:
-            raise UserError(f"start: the language model has no id {beyond[0]}.")
+        check_start(self.start, self.size)
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        if any(parameter.is_meta for parameter in self.lm.parameters()):
+            raise UserError(
+                "lm: some of its weights are offloaded to CPU or disk; load it onto one device."
+            )
 
     def add_to(self, data: Any, cache: str | Path | None = None) -> Any:
         """The dataset with a column of log p_LM.
@@ -77,9 +74,32 @@ class LanguageModelScores:
         else:
             # It is scored later, whatever becomes of the model meanwhile.
             kept = LanguageModelScores(copy.deepcopy(self.lm), start=self.start)
+            with kept._ready():
+                kept._check_causal()
             return data.map(kept._score_rows, **options)
         with self._ready():
+            self._check_causal()
             return data.map(self._score_rows, **options)
+
+    @torch.inference_mode()
+    def _check_causal(self) -> None:
+        """Refuse a model whose score of the first label depends on the second."""
+        first, *others = (number % self.size for number in (1, 0, self.size - 1))
+        rows = [[*self.start, first, other] for other in others]
+        ids = torch.tensor(rows, device=self.lm.device)
+        logits = self._logits(ids, torch.ones_like(ids))[:, len(self.start) - 1]
+        if (logits[0] - logits[1]).abs().max() > NOISE * logits.abs().max():
+            raise UserError(
+                f"lm: {type(self.lm).__name__} reads ahead: its score of a label depends on the "
+                "labels that follow; give a causal language model."
+            )
+
+    def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(rows, length, entries)"""
+        outputs = self.lm(input_ids=ids, attention_mask=mask, use_cache=False)
+        # Adapters that learn a prompt put it before the tokens.
+        logits: Tensor = outputs.logits[:, -ids.shape[1] :]
+        return logits
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
@@ -104,6 +124,7 @@ class LanguageModelScores:
             "start": self.start,
             "weights": _weights_digest(self.lm),
             "config": self.lm.config.to_json_string(),
+            "adapters": _adapters(self.lm),
             "version": __version__,
         }
 
@@ -161,10 +182,7 @@ class LanguageModelScores:
             mask[number, : first + len(row)] = 1
         device = self.lm.device
         ids = ids.to(device)
-        outputs = self.lm(
-            input_ids=ids[:, :-1], attention_mask=mask[:, :-1].to(device), use_cache=False
-        )
-        logits: Tensor = outputs.logits[:, first - 1 :]
+        logits = self._logits(ids[:, :-1], mask[:, :-1].to(device))[:, first - 1 :]
         log_p, _ = gold_scores(logits.flatten(0, 1), ids[:, first:].flatten())
         rows = log_p.view(len(labels), -1).tolist()
         return [row[:length] for row, length in zip(rows, lengths, strict=True)]
@@ -182,7 +200,8 @@ def _device() -> torch.device:
     """A GPU, of several processes each its own; or the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device(f"cuda:{int(os.environ.get('LOCAL_RANK', 0))}")
+    number = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+    return torch.device(f"cuda:{number}")
 
 
 def _check_tokenizers(of_lm: Any, of_model: Any, where: str) -> None:
@@ -197,6 +216,17 @@ def _target_pieces(tokenizer: Any) -> Any:
     if getattr(tokenizer, "separate_vocabs", False):
         return tokenizer.target_encoder
     return tokenizer.get_vocab()
+
+
+def _adapters(model: Any) -> list[Any]:
+    """What adapters (PEFT) do to the weights: which are active, merged or off, how strongly."""
+    # Adapters that learn a prompt are off while `forward` is that of the model below.
+    found: list[Any] = [str(getattr(model, "peft_config", "")), "forward" in vars(model)]
+    for name, module in model.named_modules():
+        if isinstance(getattr(module, "disable_adapters", None), bool):
+            state = [repr(getattr(module, key, None)) for key in ADAPTER_STATE]
+            found.append([name, *state])
+    return found
 
 
 def _weights_digest(model: PreTrainedModel) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, Trainer
 
 from cbmi.errors import UserError
-from cbmi.huggingface.collator import decoder_inputs
+from cbmi.huggingface.collator import AdaptiveCollator, decoder_inputs
 from cbmi.huggingface.columns import (
     COLUMNS,
     IGNORED,
@@ -34,7 +34,7 @@ from cbmi.huggingface.scores import gold_scores, place_hashes
 from cbmi.huggingface.weights import WeightLog, weighted_rows, with_weights_of_file
 from cbmi.objectives import NEEDS, Objective, TokenScores, build, name_of
 from cbmi.objectives.base import join
-from cbmi.objectives.loss import token_losses
+from cbmi.objectives.loss import token_losses, weights_together
 from cbmi.objectives.ranks import SINGLE_RANK, ProcessGroup, Ranks
 
 # What an objective may need here; the other needs are refused.
@@ -84,9 +84,14 @@ class AdaptiveTrainer(Trainer):
                 f"data_collator: {getattr(collator, '__name__', type(collator).__name__)} knows "
                 f"no column '{self._needed_columns()[0]}'; give AdaptiveCollator."
             )
+        self._is_causal = not self.model.config.is_encoder_decoder  # type: ignore[union-attr]
+        if isinstance(collator, AdaptiveCollator) and (collator.model is None) != self._is_causal:
+            raise UserError(
+                "data_collator: give AdaptiveCollator the model, since it has an encoder "
+                "(model=model)."
+            )
         if self.train_dataset is not None:
             self._check_columns(self.train_dataset)
-        self._is_causal = not self.model.config.is_encoder_decoder  # type: ignore[union-attr]
         self._ranks = ProcessGroup(self.args.process_index, self.args.world_size, self.args.device)
         self.compute_loss_func = self._adaptive_loss
         self._inputs: ObjectiveInputs | None = None  # made when first needed
@@ -202,6 +207,8 @@ class AdaptiveTrainer(Trainer):
         Without labels, which are ours, some models would make them of the source.
         """
         inputs, columns = split(batch)
+        if "labels" not in inputs:
+            raise UserError("training needs the column 'labels', which the batch does not have.")
         given = {"decoder_input_ids", "decoder_inputs_embeds"} & set(inputs)
         if not self._is_causal and not given:
             inputs["decoder_input_ids"] = decoder_inputs(self.model, inputs["labels"])
@@ -247,9 +254,8 @@ class AdaptiveTrainer(Trainer):
                 scores.append(self.token_scores(model(**inputs), labels, columns, self._ranks))
         self._accumulated = []
         longest = torch.stack([torch.as_tensor(one.longest) for one in scores]).max()
-        weights = self.objective.weights(replace(join(scores), longest=longest))
-        assert weights is not None
-        return list(weights.split([len(one.nmt) for one in scores]))
+        together = replace(join(scores), longest=longest)
+        return list(weights_together(self.objective, together, [len(one.nmt) for one in scores]))
 
     def token_scores(
         self, outputs: Any, labels: Tensor, columns: Batch, ranks: Ranks
@@ -326,10 +332,13 @@ def _objective(choice: str | Mapping[str, Any] | Objective) -> Objective:
     if isinstance(choice, Objective):
         objective = choice
     else:
-        settings = {"name": choice} if isinstance(choice, str) else dict(choice)
-        if "name" not in settings:
-            raise UserError("objective: it has no name, such as {'name': 'cbmi'}.")
-        objective = build(settings, "objective")
+        settings = {"name": choice} if isinstance(choice, str) else choice
+        if not isinstance(settings, Mapping) or "name" not in settings:
+            raise UserError(
+                "objective: give a name, or a mapping with a name, such as {'name': 'cbmi'}, not "
+                f"{choice!r:.60}."
+            )
+        objective = build(dict(settings), "objective")
     if objective.fusion is not None:
         raise UserError(
             "objective: it trains translator and language model as one, which Hugging Face's "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from cbmi.errors import UserError
@@ -34,14 +36,29 @@ def token_losses(
             # As with several micro-batches, where they are computed beforehand, without a graph.
             weights = weights.detach()
     if weights is not None:
-        if weights.shape != losses.shape:
-            raise UserError(
-                f"{type(objective).__name__} returned weights of shape {tuple(weights.shape)} "
-                f"for {len(losses)} tokens."
-            )
+        _check_shape(objective, weights, scores)
         # Mask the weights, too: 0·NaN in the backward pass would be NaN.
         losses = losses * weights.where(scores.mask, 0)
     if term is not None:
         losses = losses + term
     # `where`, not a product with the mask: a filler's loss may be NaN or infinite.
     return TokenLosses(losses.where(scores.mask, 0), weights)
+
+
+def weights_together(
+    objective: Objective, scores: TokenScores, counts: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """The weights of a step's micro-batches, whose `scores` are joined; `counts`: their tokens."""
+    weights = objective.weights(scores)
+    if weights is None:
+        weights = torch.ones_like(scores.nmt)
+    _check_shape(objective, weights, scores)
+    return weights.split(list(counts))
+
+
+def _check_shape(objective: Objective, weights: Tensor, scores: TokenScores) -> None:
+    if weights.shape != scores.nmt.shape:
+        raise UserError(
+            f"{type(objective).__name__} returned weights of shape {tuple(weights.shape)} "
+            f"for {len(scores.nmt)} tokens."
+        )

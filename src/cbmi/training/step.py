@@ -16,7 +16,7 @@ from cbmi.model.packed import twice
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.base import join
 from cbmi.objectives.heads import head_for
-from cbmi.objectives.loss import token_losses
+from cbmi.objectives.loss import token_losses, weights_together
 from cbmi.training.batching.micro_batch import MicroBatch
 from cbmi.training.learner import Learner
 from cbmi.training.log import Meter
@@ -153,10 +153,8 @@ class Stepper:
             network = self.translator.network
             scored = self._score_by_translator(network, micro_batch, lm_score, samples)
             scores.append(scored.scores)
-        weights = self.objective.weights(join(scores))
-        if weights is None:
-            raise ValueError("an objective that weights tokens together returned no weights")
-        return weights.split([len(micro_batch.mask) for micro_batch in micro_batches])
+        counts = [len(micro_batch.mask) for micro_batch in micro_batches]
+        return weights_together(self.objective, join(scores), counts)
 
     def _train_translator(
         self,
