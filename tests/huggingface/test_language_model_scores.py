@@ -182,16 +182,23 @@ def test_adapters_are_part_of_the_model(tmp_path):
     assert column(cached=True) == found[0]
 
 
-def test_a_prompt_that_was_learnt_is_not_scored():
+def test_a_prompt_that_was_learnt_is_not_scored(tmp_path):
     from peft import PromptTuningConfig, get_peft_model
 
     lm = tiny.language_model()
-    prompted = get_peft_model(lm, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
-    (row,) = LanguageModelScores(prompted, start=tiny.BOS).log_probabilities([[5, 6]])
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    prompted = get_peft_model(lm, config)
+    scores = LanguageModelScores(prompted, start=tiny.BOS)
+    (row,) = scores.log_probabilities([[5, 6]])
     ids = torch.tensor([[tiny.BOS, 5]])
     logits = prompted(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -2:]
     expected = logits.log_softmax(-1)[[0, 1], [5, 6]]
     assert row == pytest.approx(expected.tolist(), abs=1e-5)
+    # Without the prompt, the model is another one.
+    data = tiny.dataset(4)
+    column = list(scores.add_to(data, cache=tmp_path)["lm"])
+    with prompted.disable_adapter():
+        assert list(scores.add_to(data, cache=tmp_path)["lm"]) != column
 
 
 def test_other_tokenizers_are_refused(tmp_path):

@@ -103,12 +103,12 @@ def _weights_files(folder: Path) -> dict[str, str]:
 
 
 def _labels_digest(data: Any) -> str:
-    digest = hashlib.sha256()
+    total = hashlib.sha256()
     for block in data.select_columns("labels").with_format("arrow").iter(BLOCK):
         labels = block["labels"].combine_chunks()
         for values in (labels.value_lengths(), labels.flatten()):
-            digest.update(values.to_numpy(zero_copy_only=False).astype("int64"))
-    return digest.hexdigest()
+            total.update(values.to_numpy(zero_copy_only=False).astype("int64"))
+    return total.hexdigest()
 
 
 def digest_of(purpose: str, note: Any) -> str:

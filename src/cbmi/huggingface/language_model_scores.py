@@ -220,8 +220,9 @@ def _target_pieces(tokenizer: Any) -> Any:
 
 def _adapters(model: Any) -> list[Any]:
     """What adapters (PEFT) do to the weights: which are active, merged or off, how strongly."""
-    # Adapters that learn a prompt are off while `forward` is that of the model below.
-    found: list[Any] = [str(getattr(model, "peft_config", "")), "forward" in vars(model)]
+    prompt = getattr(model, "active_adapter", None)
+    # One that has learnt a prompt is off while `forward` is that of the model below.
+    found: list[Any] = [prompt if isinstance(prompt, str) else None, "forward" in vars(model)]
     for name, module in model.named_modules():
         if isinstance(getattr(module, "disable_adapters", None), bool):
             state = [repr(getattr(module, key, None)) for key in ADAPTER_STATE]
