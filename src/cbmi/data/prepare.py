@@ -36,7 +36,7 @@ from cbmi.data_settings import DataSettings
 from cbmi.digests import digest, unchanged
 from cbmi.errors import UserError
 from cbmi.files import atomic_folder, to_json
-from cbmi.progress import bar, counted, say
+from cbmi.progress import Bar, bar, counted, say
 
 CHUNK = 20_000  # pairs encoded at a time
 SAMPLE_LINES = 5_000_000  # a vocabulary is learnt from about this many lines at most, at random
@@ -229,31 +229,14 @@ def encode(
     dtype = np.dtype(np.uint16 if largest <= 1 << 16 else np.int32)
     title = f"Encoding {folder.name}"
     files = [file for corpus in corpora for file in corpus]
-    parts = []
     with atomic_folder(folder) as temporary, unchanged(files):
         with (
             SideWriter(temporary, "source", dtype) as source_side,
             SideWriter(temporary, "target", dtype) as target_side,
-            open(temporary / "lines", "wb") as line_numbers,
-            open(temporary / Corpus.SKIPPED, "wb") as skipped_places,
             bar(title, _count_pairs(corpora, languages), "pairs") as progress,
         ):
             encoder = _Encoder(vocabularies, (source_side, target_side), longest, drop_copies)
-            for corpus in corpora:
-                before = encoder.tally.kept
-                first = progress.done
-                skipped: list[int] = []
-                pairs = read_pairs(corpus, languages, counts, skipped=skipped)
-                while chunk := list(islice(pairs, CHUNK)):
-                    kept = encoder.add(chunk)
-                    line_numbers.write((progress.done + kept).tobytes())
-                    progress.advance(len(chunk))
-                    skipped_places.write((np.array(skipped, np.int64) + first).tobytes())
-                    skipped.clear()
-                skipped_places.write((np.array(skipped, np.int64) + first).tobytes())
-                parts.append(encoder.tally.kept - before)
-        if not (temporary / Corpus.SKIPPED).stat().st_size:
-            (temporary / Corpus.SKIPPED).unlink()
+            parts = _encode_in_turn(corpora, languages, counts, encoder, temporary, progress)
         tally = encoder.tally
         left_out = _left_out(tally, longest, counts)
         if not tally.kept:
@@ -278,6 +261,39 @@ def encode(
         (temporary / "meta.json").write_text(to_json(meta.to_json()), encoding="utf-8")
     pieces = source_side.tokens + target_side.tokens
     say(f"{title}: {counted(tally.kept, 'pair')}, {counted(pieces, 'piece')}; {left_out}")
+
+
+def _encode_in_turn(
+    corpora: Sequence[Sequence[str]],
+    languages: Languages,
+    counts: Counter[str],
+    encoder: _Encoder,
+    folder: Path,
+    progress: Bar,
+) -> list[int]:
+    """Encode one corpus after the other, and note where pairs lie; returns how many each keeps."""
+    parts = []
+    with (
+        open(folder / "lines", "wb") as line_numbers,
+        open(folder / Corpus.SKIPPED, "wb") as skipped_places,
+    ):
+        for corpus in corpora:
+            before = encoder.tally.kept
+            first = progress.done
+            skipped: list[int] = []
+            pairs = read_pairs(corpus, languages, counts, skipped=skipped)
+            while chunk := list(islice(pairs, CHUNK)):
+                kept = encoder.add(chunk)
+                line_numbers.write((progress.done + kept).tobytes())
+                progress.advance(len(chunk))
+                skipped_places.write((np.array(skipped, np.int64) + first).tobytes())
+                skipped.clear()
+            # Those after the last pair.
+            skipped_places.write((np.array(skipped, np.int64) + first).tobytes())
+            parts.append(encoder.tally.kept - before)
+    if not (folder / Corpus.SKIPPED).stat().st_size:
+        (folder / Corpus.SKIPPED).unlink()
+    return parts
 
 
 @dataclass
