@@ -150,6 +150,15 @@ def test_weights_that_are_elsewhere_are_refused():
         LanguageModelScores(lm, start=tiny.BOS)
 
 
+def test_a_process_with_one_gpu_of_its_own_uses_it(monkeypatch):
+    """As Slurm's tasks see it, whatever their number."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    for gpus, expected in ((1, 0), (2, 1), (8, 3)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        assert language_model_scores._device() == torch.device(f"cuda:{expected}")
+
+
 def test_rows_that_are_tables_are_refused():
     scores = LanguageModelScores(tiny.language_model(), start=tiny.BOS)
     for form in ("arrow", "pandas"):

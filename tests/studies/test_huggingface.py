@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from tasks import ROOT, cbmi, environment, write_run, write_task
 
 pytest.importorskip("transformers")
 
+from datasets import Dataset
+
+from cbmi.training.batching.plan import EpochPlan
+
 STAGE = {"name": "ce", "objective": "ce", "language_model": "train", "steps": 2}
+
+
+def test_a_step_has_as_many_pairs_as_the_runs():
+    """However much the lengths of the two sides differ."""
+    spec = importlib.util.spec_from_file_location("study", ROOT / "studies" / "huggingface.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    random = np.random.default_rng(1)
+    target = random.integers(2, 40, 3000)
+    source = np.maximum(target + random.integers(-12, 13, 3000), 2)
+    columns = {"input_ids": source, "labels": target}
+    data = Dataset.from_dict({name: [[5] * n for n in own] for name, own in columns.items()})
+    own = len(data) / len(EpochPlan(np.stack([source, target]), 2000, 1, 0))
+    assert study.pairs_per_step(data, 2000) == pytest.approx(own, rel=0.03)
 
 
 @pytest.mark.slow
