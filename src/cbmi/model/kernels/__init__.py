@@ -17,6 +17,7 @@ from torch import Tensor
 
 @cache
 def available() -> bool:
+    """Whether Triton is installed."""
     return find_spec("triton") is not None
 
 

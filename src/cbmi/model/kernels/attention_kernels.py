@@ -3,6 +3,17 @@
 A program takes a block of consecutive tokens, whatever sentences they belong to, and goes through
 the keys of just those sentences. Sentences are short: tiles are small, and nothing is spent on
 padding.
+
+The names in all kernels here:
+
+    q (queries, heads, SIZE), k and v (keys, heads, SIZE); stride_q, stride_k: from token to token
+    query_sentence, key_sentence (tokens,): each token's sentence
+    query_starts, key_starts (sentences + 1,): where each sentence begins
+    key_position (keys,): a key's place in its sentence, the column of its dropout draw
+    scale: SIZE^-0.5 / ln 2, so that the softmax takes powers of 2; step: SIZE^-0.5
+    total (heads, queries): log2 of the sum of 2^score, which the backward pass needs
+    threshold, factor: of dropout; what is kept is multiplied by factor = 1 / (1 - rate)
+    M, N: tokens in a tile of the program's own side and of the other; D: SIZE as a power of 2
 """
 
 from __future__ import annotations
@@ -41,7 +52,10 @@ def _store(pointer, values, token, inside, stride, head, SIZE: tl.constexpr, N: 
 
 @triton.jit
 def _span(sentence, starts, first, tokens, BLOCK: tl.constexpr):
-    """Where the other side's tokens of a block's sentences begin and end."""
+    """Where the other side's tokens of a block's sentences begin and end.
+
+    Sentences follow one another on both sides, so those tokens are one range.
+    """
     last = tl.minimum(first + BLOCK, tokens) - 1
     return tl.load(starts + tl.load(sentence + first)), tl.load(
         starts + tl.load(sentence + last) + 1
@@ -81,6 +95,11 @@ def attend_forward(
     tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D:
     tl.constexpr,
 ):  # fmt: skip
+    """out (queries, heads, SIZE) = dropout(softmax(scale·q·kᵀ within the sentence))·v, and total.
+
+    The softmax is computed in one pass over the keys: with the highest score so far, the sum of the
+    powers and their mix of values, both of which shrink when a higher score comes.
+    """
     first = tl.program_id(0) * M
     head = tl.program_id(1)
     query, real, mine, tile, state, begin, end = _queries(
@@ -117,18 +136,19 @@ def attend_forward(
             scale,
             CAUSAL,
         )
-        s = tl.where(same, s, -1e30)
+        s = tl.where(same, s, -1e30)  # finite: -inf - -inf would be NaN
         higher = tl.maximum(highest, tl.max(s, 1))
         p = tl.where(same, tl.exp2(s - higher[:, None]), 0.0)
         shrink = tl.exp2(highest - higher)
         sums = sums * shrink + tl.sum(p, 1)
         if DROP:
+            # After the sum: dropout acts on the normalised probabilities.
             position = tl.load(key_position + key, there, 0).to(tl.int32)
             p = tl.where(kept(state[:, None], position[None, :], threshold), p, 0.0)
         values = _rows(v, key, there, stride_k, head, SIZE, D)
         mixed = mixed * shrink[:, None] + tl.dot(p.to(values.dtype), values, input_precision="ieee")
         highest = higher
-    sums = tl.maximum(sums, 1e-30)
+    sums = tl.maximum(sums, 1e-30)  # 0 for a query without keys
     _store(out, mixed * (factor / sums)[:, None], query, real, heads * SIZE, head, SIZE, D)
     tl.store(total + head.to(tl.int64) * queries + query, highest + tl.log2(sums), real)
 
@@ -146,7 +166,11 @@ def _output_grads(
     SIZE: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Of a block of queries: the result's gradient, its product with the result, log-sum-exp."""
+    """Of a block of queries: the result's gradient, its product with the result, log-sum-exp.
+
+    That product is the sum over the keys of p·(gradient of p), which the softmax's gradient
+    subtracts.
+    """
     g = _rows(grad_out, query, real, heads * SIZE, head, SIZE, D)
     o = _rows(out, query, real, heads * SIZE, head, SIZE, D)
     lse = tl.load(total + head.to(tl.int64) * queries + query, real, 0.0)
@@ -157,7 +181,11 @@ def _output_grads(
 def _tile_grads(
     g, values, share, lse, s, same, state, position, threshold, factor, DROP: tl.constexpr
 ):
-    """Of a tile: the probabilities after dropout and the gradient of the scores."""
+    """Of a tile: the probabilities after dropout, and the gradient of the scores.
+
+    With p the softmax and g_p its gradient, the gradient of the scores is p·(g_p - Σ p·g_p); share
+    is that sum (see `_output_grads`).
+    """
     p = tl.where(same, tl.exp2(s - lse[:, None]), 0.0)
     grad_p = tl.dot(g, tl.trans(values), input_precision="ieee") * factor
     dropped = p * factor

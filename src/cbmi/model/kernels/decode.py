@@ -19,6 +19,15 @@ def decode_attend(
     heads: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, TABLE: tl.constexpr,
     N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
+    """Attention of one token of each hypothesis over a cache of keys and values.
+
+    query (hypotheses, heads, SIZE), `stride` from one to the next; out likewise. A slot holds ROWS
+    hypotheses, and lengths (slots,) says how many tokens each has so far.
+    cache (holders, longest, 2, heads, SIZE): keys, then values. Without TABLE, a slot's hypotheses
+    share one holder (the encoded source). With it, every hypothesis has its own, and
+    holders (hypotheses, longest) says which one of its slot has the token of each place: beams
+    change places without moving their keys. scale: SIZE^-0.5 / ln 2, for powers of 2.
+    """
     row = tl.program_id(0)
     head = tl.program_id(1)
     group = row // ROWS
@@ -55,6 +64,10 @@ def decode_attend(
 
 @triton.jit
 def decode_survey(logits, total, maxima, size, chunks, CHUNK: tl.constexpr, N: tl.constexpr):
+    """Of each row of logits (rows, size): log-sum-exp, and the highest of every CHUNK entries.
+
+    total (rows,); maxima (rows, chunks).
+    """
     row = tl.program_id(0).to(tl.int64)
     highest = -1e30
     added = tl.zeros([N], tl.float32)

@@ -25,6 +25,7 @@ def drop(
     x, bias, out, seed, site, threshold, scale, rows,
     width: tl.constexpr, RELU: tl.constexpr, DROP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
+    """out = dropout(x), or with RELU dropout(max(x + bias, 0)); x and out (rows, width)."""
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, N)
     inside = (row < rows)[:, None] & (column < width)[None, :]
@@ -44,6 +45,11 @@ def drop(
 def relu_backward(
     grad, out, result, partial, scale, rows, width: tl.constexpr, R: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip
+    """result = the gradient of x; partial (programs, width): each program's share of the bias's.
+
+    out: the forward result. It is 0 wherever ReLU or dropout stopped the value, so it says where
+    the gradient passes.
+    """
     column = tl.program_id(1) * N + tl.arange(0, N)
     sums = tl.zeros([R, N], tl.float32)
     for first in range(tl.program_id(0) * R, rows, tl.num_programs(0) * R):

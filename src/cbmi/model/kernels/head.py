@@ -12,6 +12,10 @@ BLOCK = 2048
 
 @triton.jit
 def head_sums(logits, gold, of_gold, of_mean, lse_of_row, size, N: tl.constexpr):
+    """One pass over logits (rows, size): log p(gold), mean over v of log p(v), log-sum-exp.
+
+    The mean needs no second pass: it is the mean of the logits minus log-sum-exp.
+    """
     row = tl.program_id(0).to(tl.int64)
     highest = -1e30
     added = tl.zeros([N], tl.float32)
@@ -32,6 +36,11 @@ def head_sums(logits, gold, of_gold, of_mean, lse_of_row, size, N: tl.constexpr)
 
 @triton.jit
 def head_grads(logits, gold, lse_of_row, grad_gold, grad_mean, size, N: tl.constexpr):
+    """The gradient of the logits, in their place.
+
+    With g and m the gradients of log p(gold) and of the mean, it is
+    g·[v is gold] + m/size - (g + m)·p(v).
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * N + tl.arange(0, N)
     value = tl.load(logits + row * size + column, column < size, 0.0).to(tl.float32)

@@ -27,6 +27,11 @@ def norm_forward(
     eps, width: tl.constexpr, DROP: tl.constexpr, SUM: tl.constexpr, R: tl.constexpr, N:
     tl.constexpr,
 ):  # fmt: skip
+    """total = x + dropout(y + y_bias), kept with SUM; out = LayerNorm(total)·weight + bias.
+
+    x, y, total, out (rows, width); mean, inverse_std (rows,), in float32, for the backward pass. A
+    program takes R rows; N is the width as a power of 2.
+    """
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, N)
     inside = (row < rows)[:, None] & (column < width)[None, :]
@@ -56,6 +61,12 @@ def norm_backward(
     site, threshold, scale, rows, width: tl.constexpr, DROP: tl.constexpr, SUM: tl.constexpr, R:
     tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
+    """The gradients of x and y, and of weight, bias and y_bias in parts.
+
+    partial (programs, 3, width): each program's sum over its rows, to be added up by the caller;
+    atomic sums would depend on the order. The sum x + dropout(y + y_bias) is computed again rather
+    than stored. grad_total: with SUM, the gradient that reaches this sum past the norm.
+    """
     column = tl.arange(0, N)
     w = tl.load(weight + column, column < width, 0.0).to(tl.float32)
     of_weight = tl.zeros([R, N], tl.float32)  # added up over rows at the end only
@@ -79,6 +90,7 @@ def norm_backward(
         of_weight += g * normal
         of_bias += g
         g *= w[None, :]
+        # Of LayerNorm, with n the normalised row: (g - mean(g) - n·mean(g·n)) / std.
         mean_of_g = tl.sum(g, 1) / width
         mean_of_product = tl.sum(g * normal, 1) / width
         result = inverse[:, None] * (g - mean_of_g[:, None] - normal * mean_of_product[:, None])

@@ -12,7 +12,12 @@ from cbmi.model.kernels.head import BLOCK
 
 @triton.jit
 def pair_rows(logits, gold, sums, tokens, size, N: tl.constexpr):
-    """`sums` (4, 2, tokens): log p(gold), mean log p, log-sum-exp, expected difference."""
+    """`sums` (4, 2, tokens): log p(gold), mean log p, log-sum-exp, expected difference.
+
+    logits (2, tokens, size): z of the first pass, z' of the second. The expected difference is
+    that of z - z', under each pass's own softmax. The divergence needs nothing else:
+    KL(p ‖ p') = E_p[z - z'] - lse + lse'.
+    """
     row = tl.program_id(0).to(tl.int64)
     first = logits + row * size
     second = logits + (tokens + row) * size
@@ -63,6 +68,12 @@ def pair_rows(logits, gold, sums, tokens, size, N: tl.constexpr):
 
 @triton.jit
 def pair_gradients(logits, gold, lse, expected, grads, tokens, size, N: tl.constexpr):
+    """The gradient of both passes' logits, in their place.
+
+    lse, expected (2, tokens): of `pair_rows`. grads (3, tokens): the gradients of log p(gold) and
+    of mean log p, which both passes share, and of KL(p ‖ p') + KL(p' ‖ p). The last has, for z, the
+    gradient p·(z - z' - E_p[z - z']) + p - p', and for z' the same with the passes exchanged.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * N + tl.arange(0, N)
     inside = column < size

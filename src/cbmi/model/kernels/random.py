@@ -18,7 +18,10 @@ MIX_1 = tl.constexpr(dropout.MIX[1])
 
 @triton.jit
 def row_state(seed, site, row):
-    """What the draws of a row begin with; `seed`: pointer to two int32."""
+    """What the draws of a row begin with; `seed`: pointer to two int32.
+
+    Integers wrap around at 32 bits, in Triton as in PyTorch.
+    """
     x = _mix(row * ROW + tl.load(seed))
     return _mix(x ^ (tl.load(seed + 1) + site * SITE))
 
