@@ -1,7 +1,8 @@
 """What each part of a stronger recipe is worth, with cross-entropy alone.
 
     python studies/recipe_ladder.py studies/recipe_ladder.yaml OUT [--tasks T,…] [--rungs R,…]
-        [--seeds 1,2,3] [--jobs 4] [--device cuda:0] [--keep] [--report] [TASK:KEY=VALUE ...]
+        [--seeds 1,2,3] [--jobs 4] [--device cuda:0] [--keep] [--time STEPS] [--report]
+        [TASK:KEY=VALUE ...]
 
 Each rung is a recipe with some settings changed. Every (task, rung, seed) is a run of its own,
 `--jobs` of them side by side. OUT/results.csv gets a line as soon as a run has ended: steps, the
@@ -9,6 +10,8 @@ best validation BLEU and where it was reached, BLEU and chrF of the test sets. O
 its validation figures, and the run directory goes (unless `--keep`): hundreds of runs would fill a
 disk. What stands in results.csv is not trained again, so the work can be spread over several days
 and machines.
+`--time 300` trains each rung for 300 steps instead, one after the other, and writes the seconds of
+a step to OUT/speed.csv. Leave the device to it alone. The table then has the minutes of training.
 `--report` trains nothing and prints the table: means over seeds.
 """
 
@@ -25,9 +28,9 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, median, pstdev
 from threading import Lock
 from typing import Any, TextIO
 
@@ -45,6 +48,9 @@ Row = dict[str, Any]
 KEYS = ("task", "rung", "seed")
 COLUMNS = (*KEYS, "steps", "best_step", "valid_bleu", "set", "bleu", "chrf", "seconds")
 CURVE_COLUMNS = (*KEYS, "step", "valid_loss", "valid_bleu")
+SPEED_COLUMNS = ("task", "rung", "seconds_per_step")
+UNTIMED = ("stages.0.steps=", "optimizer.schedule=")  # a step takes as long whatever they are
+INTERVALS = 5  # that a timing takes the median of
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,15 @@ class Job:
 
     def data_settings(self) -> tuple[str, ...]:
         """Settings that prepared data depend on."""
-        return tuple(setting for setting in self.settings if setting.startswith("data."))
+        of_data = [setting for setting in self.settings if setting.startswith("data.")]
+        return tuple(setting for setting in of_data if not setting.startswith("data.test"))
 
     def row(self) -> Row:
         return {"task": self.task, "rung": self.rung, "seed": self.seed}
+
+    def step_settings(self) -> tuple[str, ...]:
+        """Settings that the time of a step depends on."""
+        return tuple(setting for setting in self.settings if not setting.startswith(UNTIMED))
 
 
 def jobs_of(
@@ -185,6 +196,61 @@ def rows_of(job: Job, work: Path, seconds: float) -> tuple[list[Row], list[Row]]
     return results, curve
 
 
+def time_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> int:
+    """Write the seconds per step of each rung, trained alone; returns how many failed.
+
+    Rungs whose steps do the same work share one measurement.
+    """
+    speeds = options.out / "speed.csv"
+    known = {(row["task"], row["rung"]) for row in read_rows(speeds)}
+    preparations = Preparations(work)
+    measured: dict[tuple[str, ...], float] = {}
+    failed = 0
+    for job in jobs:
+        if (job.task, job.rung) in known:
+            continue
+        known.add((job.task, job.rung))  # other seeds take as long
+        key = (job.task, *job.step_settings())
+        try:
+            if key not in measured:
+                measured[key] = seconds_per_step(job, preparations, work, options)
+        except subprocess.CalledProcessError as error:
+            failed += 1
+            report_failure(timed(job, options.time), work, error)
+            continue
+        say(f"{job.task}-{job.rung}: {1000 * measured[key]:.2f} ms per step")
+        row = {"task": job.task, "rung": job.rung, "seconds_per_step": f"{measured[key]:.6f}"}
+        append(speeds, SPEED_COLUMNS, [row])
+    return failed
+
+
+def timed(job: Job, steps: int) -> Job:
+    """A short training of the same, without validation and tests."""
+    short = (
+        f"stages.0.steps={steps}",
+        f"log.every={steps // INTERVALS}",
+        f"validate.every={steps}",
+        "validate.beam=0",
+        "optimizer.warmup=1",
+        "data.test={}",
+    )
+    return replace(job, rung=f"{job.rung}-timed", settings=(*job.settings, *short))
+
+
+def seconds_per_step(
+    job: Job, preparations: Preparations, work: Path, options: argparse.Namespace
+) -> float:
+    """The median over a few intervals of a short training."""
+    short = timed(job, options.time)
+    run = RunDirectory(work / short.name)
+    if run.path.exists():
+        shutil.rmtree(run.path)  # an earlier measurement was interrupted
+    train(short, preparations, work, options.device)
+    seconds = [record["seconds"] for record in read_log(run.log) if "seconds" in record]
+    shutil.rmtree(run.path)
+    return median(seconds[:INTERVALS]) / (options.time // INTERVALS)
+
+
 def append(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     # Ladders of other tasks may write to the same file.
     with (
@@ -204,17 +270,28 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Markdown: a line per task, test set and rung; means over seeds, standard deviations."""
+def table(rows: Sequence[Mapping[str, str]], speeds: Sequence[Mapping[str, str]] = ()) -> str:
+    """Markdown: a line per task, test set and rung; means over seeds, standard deviations.
+
+    speeds: lines of speed.csv; with them, there is a column of the minutes that training takes.
+    """
+    seconds = {(row["task"], row["rung"]): float(row["seconds_per_step"]) for row in speeds}
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for row in rows:
         groups.setdefault((row["task"], row["set"], row["rung"]), []).append(row)
     lines = []
     for (task, name, rung), members in groups.items():
         scores = [_mean(members, key) for key in ("valid_bleu", "bleu", "chrf")]
-        lines.append([task, name, rung, members[0]["steps"], str(len(members)), *scores])
+        steps = members[0]["steps"]
+        minutes = []
+        if seconds:
+            known = seconds.get((task, rung))
+            minutes = ["–" if known is None else f"{int(steps) * known / 60:.1f}"]
+        lines.append([task, name, rung, steps, *minutes, str(len(members)), *scores])
     header = ["task", "set", "rung", "steps", "seeds", "BLEU valid", "BLEU", "chrF"]
-    return markdown_table(header, lines, "lllrrrrr")
+    if seconds:
+        header.insert(4, "minutes")
+    return markdown_table(header, lines, "lll" + "r" * (len(header) - 3))
 
 
 def _mean(rows: Sequence[Mapping[str, str]], key: str) -> str:
@@ -244,13 +321,17 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path, help="for run directories; OUT if left out")
     parser.add_argument("--keep", action="store_true", help="keep the run directories")
+    parser.add_argument("--time", type=int, metavar="STEPS", help="measure the time of a step")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("settings", nargs="*", metavar="TASK:KEY=VALUE")
     options = parser.parse_intermixed_args()
     results = options.out / "results.csv"
+    speeds = options.out / "speed.csv"
     if options.report:
-        print(table(read_rows(results)))
+        print(table(read_rows(results), read_rows(speeds)))
         return
+    if options.time is not None and options.time < INTERVALS:
+        raise UserError(f"--time: {options.time} steps are too few; give at least {INTERVALS}.")
     own: dict[str, list[str]] = {}
     for setting in options.settings:
         task, _, value = setting.partition(":")
@@ -266,13 +347,14 @@ def main() -> None:
     _check_chosen("TASK:KEY=VALUE", ",".join(own) or None, plan["tasks"])
     wanted = []
     for job in jobs_of(plan, options.plan.parent, own, seeds):
-        is_new = (job.task, job.rung, str(job.seed)) not in known
+        is_new = (job.task, job.rung, str(job.seed)) not in known or options.time is not None
         if is_new and _chosen(options.tasks, job.task) and _chosen(options.rungs, job.rung):
             read_config(job.recipe, job.settings)  # mistakes show before anything is trained
             wanted.append(job)
     signal.signal(signal.SIGTERM, RUNNING.stop)
-    failed = run_all(wanted, work, options)
-    print(table(read_rows(results)))
+    do = run_all if options.time is None else time_all
+    failed = do(wanted, work, options)
+    print(table(read_rows(results), read_rows(speeds)))
     if RUNNING.stopped:
         sys.exit(STOPPED)
     if failed:
@@ -294,8 +376,7 @@ def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> int
                 results, curve = rows_of(job, work, future.result())
             except subprocess.CalledProcessError as error:
                 failed += 1
-                how = f"failed with status {error.returncode}; see {log_of(job, work)}"
-                say(f"{job.name}: {'stopped' if RUNNING.stopped else how}")
+                report_failure(job, work, error)
                 continue
             append(options.out / "results.csv", COLUMNS, results)
             append(options.out / "curves.csv", CURVE_COLUMNS, curve)
@@ -303,6 +384,11 @@ def run_all(jobs: Sequence[Job], work: Path, options: argparse.Namespace) -> int
                 shutil.rmtree(work / job.name)
             say(f"{job.name}: {results[0]['valid_bleu']} on validation")
     return failed
+
+
+def report_failure(job: Job, work: Path, error: subprocess.CalledProcessError) -> None:
+    how = f"failed with status {error.returncode}; see {log_of(job, work)}"
+    say(f"{job.name}: {'stopped' if RUNNING.stopped else how}")
 
 
 if __name__ == "__main__":

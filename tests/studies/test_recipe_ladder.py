@@ -55,6 +55,42 @@ def test_the_table_has_means_over_seeds(ladder):
     assert line == "| a | test | base | 10 | 2 | 11.00 ± 1.00 | 20.00 ± 0.00 | 30.50 ± 0.50 |"
 
 
+def test_the_table_has_minutes_of_rungs_that_were_timed(ladder):
+    row = {"task": "a", "set": "test", "steps": "600", "valid_bleu": "1", "bleu": "2", "chrf": "3"}
+    rows = [row | {"rung": "base"}, row | {"rung": "other"}]
+    speeds = [{"task": "a", "rung": "base", "seconds_per_step": "0.25"}]
+    header, _, base, other = ladder.table(rows, speeds).splitlines()
+    assert header.startswith("| task | set | rung | steps | minutes | seeds |")
+    assert base == "| a | test | base | 600 | 2.5 | 1 | 1.00 | 2.00 | 3.00 |"
+    assert other.startswith("| a | test | other | 600 | – | 1 |")
+
+
+@pytest.mark.slow
+def test_equal_steps_are_timed_once(tmp_path):
+    write_task(tmp_path, train=40, valid=5)
+    data = run_values(tmp_path)["data"]
+    data["test"] = {"test": [str(tmp_path / "test.src"), str(tmp_path / "test.tgt")]}
+    write_run(tmp_path, data=data, stages=[{"name": "ce", "steps": 3}])
+    (tmp_path / "plan.yaml").write_text(
+        "tasks: {t: {run: run.yaml}}\n"
+        "rungs: {base: [], longer: [stages.0.steps=6], ema: [ema=0.9], no: [data.train=no.tsv]}\n"
+    )
+    command = [sys.executable, str(ROOT / "studies" / "recipe_ladder.py"), "plan.yaml", "out"]
+    command += ["--time", "10", "--device", "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "t-no-timed-1: failed with status 2; see out/t-no-timed-1.txt" in done.stderr
+    lines = (tmp_path / "out" / "speed.csv").read_text().splitlines()
+    assert lines[0] == "task,rung,seconds_per_step"
+    speeds = {line.split(",")[1]: float(line.split(",")[2]) for line in lines[1:]}
+    assert list(speeds) == ["base", "longer", "ema"]
+    assert speeds["longer"] == speeds["base"] > 0
+    assert not [path for path in (tmp_path / "out").glob("t-*") if path.is_dir()]
+    few = subprocess.run([*command, "--time=4"], cwd=tmp_path, capture_output=True, text=True)
+    assert few.returncode == 2
+    assert "--time: 4 steps are too few; give at least 5." in few.stderr
+
+
 @pytest.mark.parametrize(
     "name", ["recipe_ladder", "corpus_sizes", "distillation", "back_translation", "students"]
 )
