@@ -42,6 +42,7 @@ def changes_between(old: Any, new: Any, path: str = "") -> list[Change]:
 
 
 def describe_changes(changes: Sequence[Change], most: int | None = None) -> str:
+    """The changes in a sentence; only the first `most` of them, if it is given."""
     return "; ".join(str(change) for change in changes[:most])
 
 

@@ -208,6 +208,7 @@ def spool(path: Path | None) -> Iterator[Path]:
 
 
 def check_output(path: Path, *inputs: str | None) -> None:
+    """Refuse to write to a folder, or over a file that is read."""
     if path.is_dir():
         raise UserError(f"{path}: this is a folder; name a file to write to.")
     for name in inputs:

@@ -109,6 +109,7 @@ def base_code(language: str) -> str:
 
 
 def is_known(language: str) -> bool:
+    """Whether a code can be a language's: one of ISO 639-1, or any three letters."""
     code = base_code(language)
     return code in CODES or (len(code) == 3 and code.isascii() and code.isalpha())
 

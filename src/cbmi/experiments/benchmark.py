@@ -174,6 +174,7 @@ def write_prepared(folder: Path, sides: Mapping[str, tuple[np.ndarray, np.ndarra
 
 
 def sentence_lengths(random: np.random.Generator, count: int) -> np.ndarray:
+    """(count,): like those of news text in pieces; mean 27, from 3 to 120."""
     lengths = random.lognormal(np.log(27) - 0.18, 0.6, count)
     return np.clip(lengths, 3, 120).astype(np.int64)
 
@@ -191,6 +192,7 @@ def benchmark_systems(settings: BenchmarkSettings) -> dict[str, dict[str, str]]:
 
 
 def config_for(settings: BenchmarkSettings, preset: str, tokens: int, folder: Path) -> RunSettings:
+    """Settings of a run with one stage per system, after a first one."""
     # A frozen language model comes from a stage that trained one, so that stage goes first.
     stages: list[dict[str, Any]] = [{"name": "first", "steps": 1, "language_model": "train"}]
     for number, system in enumerate(benchmark_systems(settings).values()):
@@ -253,6 +255,7 @@ def _measure_training(
 def measure_stage(
     live: LiveRun, data: Sequence[Statistics], number: int, label: str, preset: str, steps: int
 ) -> TrainingSpeed:
+    """Train a few blocks of steps of stage `number`, after a warm-up, and time each block."""
     stage: StageSettings = live.config.stages[number]
     objective = build(stage.objective, stage.name)
     on_gpu = live.world.device.type == "cuda"
@@ -295,6 +298,7 @@ def _steps(session: StageSession, count: int) -> None:
 
 
 def measure_translation(settings: BenchmarkSettings, preset: str) -> TranslationSpeed:
+    """Translate random sentences a few times, each to `settings.length` tokens."""
     device = choose_device(settings.device)
     config = config_for(settings, preset, 4096, Path("."))
     dtype = choose_precision(settings.precision, device)

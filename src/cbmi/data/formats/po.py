@@ -91,6 +91,7 @@ def read_po(path: str, languages: Languages, on_read: OnRead | None = None) -> I
 
 
 def header_field(header: str, name: str) -> str:
+    """The value of a field such as Language in the text of a file's header; empty: none."""
     found = re.search(rf"^{name}:[ \t]*(.*?)[ \t]*$", header, re.MULTILINE)
     return found.group(1) if found else ""
 
