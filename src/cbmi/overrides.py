@@ -83,7 +83,7 @@ def _item(items: list[Any], key: str, override: str) -> int:
     names = [item.get("name") if isinstance(item, dict) else None for item in items]
     if key in names:
         return names.index(key)
-    if key.isdigit() and int(key) < len(items):
+    if key.isdecimal() and int(key) < len(items):
         return int(key)
     known = [name for name in names if name] + [str(number) for number in range(len(items))]
     raise UserError(f"'{override}': there is no item '{key}'{nearest(key, known)}.")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tasks import cbmi, read_log
+from tasks import cbmi, read_log, refused
 
 from cbmi.config import read_config
 from cbmi.experiments import runner
@@ -155,6 +155,25 @@ def test_another_system_goes_on_from_the_same_start(own, experiment_file, system
     for name in ("cbmi", "scale=0.2"):
         outputs.append((own / "jobs" / f"demo-1-{name}" / "run" / "test" / "test.txt").read_text())
     assert outputs[0] == outputs[1]
+
+
+def test_systems_of_a_seed_continue_from_the_same_weights(own, experiment_file, systems):
+    """A start that was trained again, and differs, is not continued from."""
+    results = {}
+    for name in ("start", "ce", "cbmi"):
+        results[name] = json.loads((own / "jobs" / f"demo-1-{name}" / "result.json").read_text())
+    assert len({result["shared_weights"] for result in results.values()}) == 1
+    more = systems | {"more": {"objective": "focal"}}
+    path = experiment_file(output=str(own), systems=more, seeds=[1], analyses=[])
+    result = own / "jobs" / "demo-1-ce" / "result.json"
+    result.write_text(json.dumps(results["ce"] | {"shared_weights": "of another start"}))
+    done = cbmi("experiment", path, "--devices", "cpu")
+    assert done.returncode == 2
+    said = done.stderr.decode()
+    assert "demo-1-start has other weights than those that demo-1-ce continued from" in said
+    assert not (own / "jobs" / "demo-1-more" / "result.json").exists()
+    message = refused("experiment", path, "--report")
+    assert "demo-1-ce and demo-1-freq continue from different weights" in message
 
 
 def test_jobs_side_by_side_on_a_cpu_share_its_threads(monkeypatch):

@@ -76,7 +76,70 @@ def test_results_belong_to_their_corpus(whole, task, experiment_file, tmp_path):
     assert "| demo, test | demo, more |" in (copied / "report" / "report.md").read_text()
 
 
+@pytest.mark.slow
+def test_a_test_set_needs_the_model(own, task, experiment_file):
+    """Without it, the job would be trained again, and its result replaced."""
+    for folder in (own / "jobs").glob("*/run"):
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    settings = [f"data.test.more=[{task}/valid.en, {task}/valid.de]"]
+    tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
+    message = refused("experiment", experiment_file(output=str(own), tasks=tasks, seeds=[1]))
+    assert "demo-1-ce: its model is gone, so data.test.more cannot be translated" in message
+    # Nor can it be registered, now that its scores are known.
+    register = experiment_file(output=str(own), tasks=tasks, seeds=[1], register=True)
+    assert "demo-1-ce has begun already" in refused("experiment", register)
+
+
+@pytest.mark.slow
+def test_results_belong_to_the_files_of_their_objectives(task, experiment_file, tmp_path):
+    weights = tmp_path / "weights.txt"
+    pairs = len((task / "train.en").read_text().splitlines())
+    weights.write_text("1\n" * pairs)
+    objective = {"name": "weights-file", "file": str(weights), "per": "pair"}
+    changes = {"systems": {"file": {"objective": objective}}, "analyses": [], "seeds": [1]}
+    path = experiment_file(**changes, register=True)
+    assert cbmi("experiment", path, "--devices", "cpu").returncode == 0
+    weights.write_text("2\n" * pairs)
+    message = refused("experiment", experiment_file(**changes))
+    assert "demo-1-file is done, but the content of stages.adapt.objective has changed" in message
+    shutil.rmtree(tmp_path / "experiment" / "jobs" / "demo-1-file")
+    message = refused("experiment", path, "--devices", "cpu")
+    assert "this was registered otherwise (tasks.demo.systems.file.files" in message
+
+
+@pytest.mark.slow
+def test_results_belong_to_the_weights_that_they_start_from(whole, task, experiment_file):
+    """Wherever that run lies; with another one, or none, they are other results."""
+
+    def file(start: str | None, **changes):
+        settings = [f"initialize={whole / 'jobs' / start / 'run'}"] if start else []
+        tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
+        systems = {"ce": {"objective": "ce"}}
+        return experiment_file(tasks=tasks, systems=systems, analyses=[], seeds=[1], **changes)
+
+    done = cbmi("experiment", file("demo-1-ce", register=True), "--devices", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+    again = cbmi("experiment", file("demo-1-ce", register=True), "--dry-run")
+    assert "0 of 3 jobs to do" in again.stdout.decode()
+    for start in ("demo-2-ce", None):
+        message = refused("experiment", file(start))
+        assert "is done, but the content of initialize has changed" in message
+
+
 BAD = {
+    "a metric twice": ({"report": {"metric": ["chrf", "chrf"]}}, "a metric is given twice"),
+    "a contrast of an unknown task": (
+        {"report": {"contrasts": {"x": "deno/ce - demo/cbmi"}}},
+        "report.contrasts.x: unknown task 'deno' (did you mean 'demo'?)",
+    ),
+    "a contrast of an unknown system": (
+        {"report": {"contrasts": {"x": "ce - cbim"}}},
+        "report.contrasts.x: unknown system 'cbim' (did you mean 'cbmi'?)",
+    ),
+    "words without a test set": (
+        {"report": {"words": ["the"]}},
+        "words: needs other_domains: the test sets that it is measured on",
+    ),
     "an unknown system": (
         {"report": {"baseline": "cee"}},
         "report.baseline: unknown system 'cee' (did you mean 'ce'?)",

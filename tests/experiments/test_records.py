@@ -15,8 +15,10 @@ COMMON = {
     "torch": "2.13.0",
     "cbmi": "0.1.0",
     "commit": None,
-    "finished": "2026-11-16",
+    "begun": "2026-11-16T09:30:00Z",
+    "finished": "2026-11-16T09:41:07Z",
     "files": {"train": ["857c", "c79e"], "valid": [], "test test": ["e491", "a38c"]},
+    "shared_weights": "6d0f",
     "settings": {"seed": 1},
 }
 SYSTEM = {
@@ -67,8 +69,10 @@ def test_a_result_is_written_as_it_was_read(values):
 
 
 def test_results_of_older_versions_are_read():
-    """They have no digests of the corpus, and no commit."""
-    old = {key: value for key, value in SYSTEM.items() if key not in ("files", "commit")}
+    """They have no digests, no commit, and the day alone."""
+    newer = ("files", "commit", "begun", "shared_weights")
+    old = {key: value for key, value in SYSTEM.items() if key not in newer}
+    old["finished"] = "2026-11-16"
     result = JobResult.from_json(old)
     assert result.kind is JobKind.SYSTEM
     assert result.scores == SYSTEM["scores"]
@@ -76,10 +80,32 @@ def test_results_of_older_versions_are_read():
     assert result.commit is None
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scores": None},
+        {"scores": [1]},
+        {"scores": {"test": None}},
+        {"scores": {"test": {}}},
+        {"scores": {"test": {"bleu": "12"}}},
+        {"files": [1]},
+        {"finished": 5},
+        {"seed": "x"},
+        {"job_seconds": "x"},
+        {"kind": "other"},
+    ],
+    ids=str,
+)
+def test_what_is_not_a_result_is_refused(changes):
+    """Results travel between machines."""
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        JobResult.from_json(SYSTEM | changes)
+
+
 def test_a_comparison_on_disk():
-    test = SeedTest(seeds=3, mean=0.5, error=0.1, p=0.04, detectable=0.6)
+    test = SeedTest(seeds=3, mean=0.5, error=0.1, p=0.04)
     comparison = SystemComparison(
-        "demo", "test", "cbmi", "ce", None, "chrf", 0.5, 0.01, test, holm_p=0.08
+        "demo", "test", "cbmi", "ce", None, (1, 2, 3), "chrf", 0.5, 0.01, test, 0.08, tests=2
     )
     expected = {
         "kind": "comparison",
@@ -94,6 +120,6 @@ def test_a_comparison_on_disk():
         "standard_error": 0.1,
         "p_over_seeds": 0.04,
         "p_over_seeds_holm": 0.08,
-        "detectable": 0.6,
+        "detectable": test.detectable(2),
     }
     assert json.dumps(comparison.to_json()) == json.dumps(expected)

@@ -158,8 +158,11 @@ def test_the_report_marks_what_goes_beyond_it(own, experiment_file, plan_of, sys
         ("freq", "chrf", "no"),
         ("freq", "bleu", "no"),
         ("cbmi", "chrf", "yes"),
+        ("cbmi", "chrf", "no"),
         ("cbmi", "bleu", "no"),
     }
+    registered = [row["seed"] for row in rows if row["registered"] == "yes"]
+    assert registered == ["1"]  # neither seed 2 nor the mean over both was registered
 
 
 def test_a_main_outcome_cannot_change_places(plan_of, task):
@@ -200,8 +203,23 @@ def test_results_that_are_older_are_named(plan_of):
     ):
         result = JobResult(job, kind, "demo", 1, system)
         results += [replace(result, finished="2026-01-01"), replace(result, finished="9999-01-01")]
-    assert registration.trained_before(results) == ["demo-1-start", "demo-1-cbmi"]
-    assert registration.trained_before(results[1::2]) == []
+    assert registration.begun_before(results) == ["demo-1-start", "demo-1-cbmi"]
+    assert registration.begun_before(results[1::2]) == []
+
+
+def test_what_came_first_is_told_by_the_second(plan_of):
+    """Days alone do not tell, whatever time zone they are of."""
+    registration = replace(register(plan_of()), date="2026-01-02T10:00:00Z")
+    result = JobResult("demo-1-cbmi", JobKind.SYSTEM, "demo", 1, "cbmi")
+    before = replace(result, begun="2026-01-02T09:59:59Z", finished="2026-01-02T11:00:00Z")
+    after = replace(result, begun="2026-01-02T10:00:01Z", finished="2026-01-02T11:00:00Z")
+    that_day = replace(result, finished="2026-01-02")
+    assert registration.begun_before([before, after, that_day]) == ["demo-1-cbmi"]
+    assert registration.begun_before([after, that_day]) == []
+    assert registration.came_first([after])
+    assert not registration.came_first([after, that_day])
+    assert not registration.came_first([before])
+    assert not replace(registration, date="2026-01-02").came_first([after])
 
 
 def test_a_task_that_was_added_is_exploratory(plan_of, task, tmp_path):
@@ -220,13 +238,16 @@ def test_a_task_that_was_added_is_exploratory(plan_of, task, tmp_path):
 
 
 def test_other_domains_that_were_added_are_exploratory(plan_of, task):
-    registration = register(plan_of())
-    experiment = plan_of().experiment
+    report = {"metric": "chrf", "other_domains": ["test"]}
+    registration = register(plan_of(report=report))
+    experiment = plan_of(report=report).experiment
     found = Robustness(0.1, 1.0, 0.0, None, None)
     records = [RobustnessRecord("demo", name, "ce", 1, found) for name in ("test", "added")]
     rows = domain_rows(experiment, records, registration)
     assert [row.on for row in rows] == ["Demo En→De, test", "Demo En→De, added (exploratory)"]
     assert [row.system for row in rows] == ["Transformer", "Transformer"]
+    words = plan_of(report=report | {"words": ["the"]}).experiment
+    assert domain_rows(words, records, registration)[0].on.endswith("(exploratory)")
 
 
 @pytest.mark.slow

@@ -75,10 +75,11 @@ def paper():
                 system="cbmi",
                 against="bmi",
                 seed=None,
+                seeds=(1, 2, 3),
                 metric=metric,
                 difference=0.4,
                 p=0.03 if "big" in task else 0.004,
-                over_seeds=SeedTest(seeds=3, mean=0.4, error=0.02, p=0.0025, detectable=0.11),
+                over_seeds=SeedTest(seeds=3, mean=0.4, error=0.02, p=0.0025),
                 holm_p=0.009,
             )
         )
@@ -100,7 +101,7 @@ def results_of(
 
 def found(results: list[JobResult]) -> Measured:
     """Without comparisons."""
-    return Measured(results, [], {}, [])
+    return Measured(results, [], {}, [], [])
 
 
 def test_the_papers_table(paper):
@@ -136,13 +137,14 @@ def test_nothing_is_marked_where_seeds_are_few_or_disagree():
     """Three seeds at least, and both tests: over the seeds, corrected, and over the sentences."""
 
     def comparison(seeds: int, p: float, holm_p: float) -> SystemComparison:
-        test = SeedTest(seeds, 1.0, 0.1, holm_p / 2, 0.5)
-        return SystemComparison("t", "test", "cbmi", "ce", None, "bleu", 1.0, p, test, holm_p)
+        test = SeedTest(seeds, 1.0, 0.1, holm_p / 2)
+        of = ("t", "test", "cbmi", "ce", None, (1, 2, 3)[:seeds])
+        return SystemComparison(*of, "bleu", 1.0, p, test, holm_p)
 
     assert comparison(3, 0.001, 0.03).level() == 0.03
     assert comparison(3, 0.04, 0.001).level() == 0.04
     assert comparison(2, 0.001, 0.001).level() == 1.0
-    alone = SystemComparison("t", "test", "cbmi", "ce", None, "bleu", 1.0, 0.001)
+    alone = SystemComparison("t", "test", "cbmi", "ce", None, (1,), "bleu", 1.0, 0.001)
     assert alone.level() == 1.0
     experiment = read_experiment(RECIPES / "controls.yaml", ["seeds=[1, 2]"])
     table = results_table(experiment, results_of({"ce": {1: 1.0, 2: 1.0}}), [])
@@ -164,7 +166,7 @@ def test_each_metric_and_other_domains_have_a_table():
     for system in ("ce", "cbmi"):
         found_there = Robustness(0.25, 0.98, 0.01, None, 0.5)
         records.append(RobustnessRecord("multi30k", "news", system, 1, found_there))
-    files = render_report(experiment, Measured(results, [], {}, records), {})
+    files = render_report(experiment, Measured(results, [], {}, records, []), {})
     headings = [line for line in files["report.md"].splitlines() if line.startswith("## ")]
     assert headings == ["## BLEU", "## chrF", "## BLEU, other domains", "## chrF, other domains"]
     assert "news | Transformer | 25.0% | 0.980 | 1.0% | – | 50.0% |" in files["report.md"]
@@ -196,7 +198,7 @@ def test_markdown_says_what_the_marks_mean(paper):
 
 def test_a_report_needs_only_the_records(paper):
     experiment, results, comparisons = paper
-    files = render_report(experiment, Measured(results, comparisons, {}, []), {})
+    files = render_report(experiment, Measured(results, comparisons, {}, [], []), {})
     assert "29.01 ± 0.08" in files["report.html"]
     assert files["report.md"].count("| Transformer (b") == 2
 
@@ -205,7 +207,7 @@ def test_names_do_not_break_the_markdown(paper):
     experiment, results, comparisons = paper
     experiment = experiment.model_copy(update={"title": "a_b | *c*"})
     odd = replace(results[0], job="a|b_c", scores={"new|s": {"bleu": 28.0}})
-    measured = Measured([odd, *results[1:]], comparisons, {"a_b": "x"}, [])
+    measured = Measured([odd, *results[1:]], comparisons, {"a_b": "x"}, [], [])
     files = render_report(experiment, measured, {})
     lines = files["report.md"].splitlines()
     assert lines[0] == r"# a\_b \| \*c\*"

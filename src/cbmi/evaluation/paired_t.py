@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 LEVEL = 0.05  # of significance, two-sided
 POWER = 0.8
@@ -20,7 +21,7 @@ FEWEST_SEEDS = 3  # that the reports mark differences with
 MOST_SEEDS = 100  # that `seeds_needed` counts to
 
 # Where Student's t is integrated over its denominator, evenly spaced in the logarithm.
-_LOG_SCALES = np.linspace(math.log(1e-9), math.log(1e2), 8001)
+_LOG_SCALES = np.linspace(math.log(1e-9), math.log(1e2), 4001)
 _SCALES = np.exp(_LOG_SCALES)
 
 
@@ -32,7 +33,19 @@ class SeedTest:
     mean: float
     error: float  # standard error of the mean
     p: float  # two-sided
-    detectable: float  # the difference that this many seeds show with a power of 80%
+
+    @property
+    def std(self) -> float:
+        """Of the differences over the seeds."""
+        return self.error * math.sqrt(self.seeds)
+
+    def detectable(self, tests: int = 1) -> float:
+        """The true difference that this many seeds show; see `detectable_difference`."""
+        return detectable_difference(self.std, self.seeds, tests)
+
+    def seeds_needed(self, tests: int = 1) -> int | None:
+        """For a true difference as large as the mean; see `seeds_needed`."""
+        return seeds_needed(self.mean, self.std, tests)
 
 
 def paired_t_test(differences: Sequence[float]) -> SeedTest | None:
@@ -47,24 +60,25 @@ def paired_t_test(differences: Sequence[float]) -> SeedTest | None:
         p = t_beyond(abs(mean) / error, seeds - 1)
     else:
         p = 0.0 if mean else 1.0
-    return SeedTest(seeds, mean, error, p, detectable_difference(std, seeds))
+    return SeedTest(seeds, mean, error, p)
 
 
-def detectable_difference(std: float, seeds: int) -> float:
+def detectable_difference(std: float, seeds: int, tests: int = 1) -> float:
     """The true difference that the test finds in four of five experiments with so many seeds.
 
-    `std`: of the differences over the seeds.
+    `std`: of the differences over the seeds. `tests`: how many Holm's method corrects for; the
+    difference is then found even if none of the others is.
     """
-    return _detectable_in_errors(seeds) * std / math.sqrt(seeds)
+    return _detectable_in_errors(seeds, tests) * std / math.sqrt(seeds)
 
 
-def seeds_needed(difference: float, std: float) -> int | None:
+def seeds_needed(difference: float, std: float, tests: int = 1) -> int | None:
     """Seeds with which the test finds a true difference in four of five experiments.
 
-    `std`: of the differences over the seeds. None: more than `MOST_SEEDS`.
+    `std` and `tests` as for `detectable_difference`. None: more than `MOST_SEEDS`.
     """
     for seeds in range(2, MOST_SEEDS + 1):
-        if detectable_difference(std, seeds) <= abs(difference):
+        if detectable_difference(std, seeds, tests) <= abs(difference):
             return seeds
     return None
 
@@ -93,10 +107,12 @@ def t_beyond(t: float, freedom: int, shift: float = 0.0) -> float:
     return float((density * beyond).sum() / density.sum())
 
 
-@lru_cache(maxsize=MOST_SEEDS)
-def _detectable_in_errors(seeds: int) -> float:
+@lru_cache(maxsize=16 * MOST_SEEDS)
+def _detectable_in_errors(seeds: int, tests: int) -> float:
     """The detectable difference in standard errors of the mean."""
-    critical = _solve(lambda t: t_beyond(t, seeds - 1) < LEVEL)
+    # The smallest of several p-values is compared with this level by Holm's method.
+    level = LEVEL / tests
+    critical = _solve(lambda t: t_beyond(t, seeds - 1) < level)
     return _solve(lambda shift: t_beyond(critical, seeds - 1, shift) > POWER)
 
 
@@ -115,9 +131,7 @@ def _solve(beyond: Callable[[float], bool]) -> float:
     return high
 
 
-_erfc = np.vectorize(math.erfc, otypes=[float])  # keeps the digits of small values
-
-
 def _normal_cdf(values: np.ndarray) -> np.ndarray:
-    erfc: np.ndarray = _erfc(-values / math.sqrt(2))
+    # Of the complement, which keeps the digits of small values.
+    erfc: np.ndarray = torch.special.erfc(torch.from_numpy(-values / math.sqrt(2))).numpy()
     return erfc / 2

@@ -30,6 +30,7 @@ class Robustness:
     repeating: float  # share of segments that repeat four words more often than their reference
     unseen_recall: float | None  # of the references' words that the training data do not have
     rare_recall: float | None  # of those that they have 1 to 9 times
+    words_recall: float | None = None  # of certain words, such as articles
 
 
 def words_of(line: str, language: str) -> list[str]:
@@ -49,9 +50,17 @@ def count_words(lines: Iterable[str], language: str) -> Counter[str]:
 
 
 def robustness(
-    hypotheses: Sequence[str], references: Sequence[str], language: str, training: Counter[str]
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    language: str,
+    training: Counter[str],
+    words: Iterable[str] = (),
 ) -> Robustness:
-    """`training`: how often each word occurs in the training data, from `count_words`."""
+    """`training`: how often each word occurs in the training data, from `count_words`.
+
+    words: those whose recall is measured, too.
+    """
+    named = {word.lower() for word in words}
     if len(hypotheses) != len(references):
         raise UserError(
             f"There are {len(hypotheses)} translations, but {len(references)} references."
@@ -65,6 +74,7 @@ def robustness(
     reference_words = 0
     unseen = _Recall()
     rare = _Recall()
+    of_named = _Recall()
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         failed += chrf.sentence_score(hypothesis, [reference]).score < FAILED_CHRF
         own = words_of(hypothesis, language)
@@ -77,6 +87,8 @@ def robustness(
             seen = training[word]
             if seen <= RARE:
                 (unseen if seen == 0 else rare).add(count, min(count, own_counts[word]))
+            if word in named:
+                of_named.add(count, min(count, own_counts[word]))
     lines = len(references)
     return Robustness(
         failed=failed / lines,
@@ -84,6 +96,7 @@ def robustness(
         repeating=repeating / lines,
         unseen_recall=unseen.share(),
         rare_recall=rare.share(),
+        words_recall=of_named.share(),
     )
 
 

@@ -1,8 +1,8 @@
 """One job of an experiment, and whether it is done.
 
-Each folder has run.yaml, the run directory, output.txt (what the process said), attempts.txt (how
-long each process was at it) and, when the job is done, result.json. An analysis has accuracy.json
-in place of a run of its own.
+Each folder has run.yaml, the run directory, output.txt (what the process said), begun.txt (when the
+first process began), attempts.txt (how long each was at it) and, when the job is done, result.json.
+An analysis has accuracy.json in place of a run of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cbmi.digests import digest
 from cbmi.errors import UserError
 from cbmi.experiments.records import JobKind, JobResult
 from cbmi.files import read_json
+from cbmi.objectives import build
 from cbmi.schema import check
 from cbmi.training.revision import FREE_TO_CHANGE
 from cbmi.training.run import RunDirectory
@@ -28,8 +29,10 @@ from cbmi.training.run import RunDirectory
 # Settings that may differ from those of a result: where files lie (their content is compared), and
 # what does not touch the numbers.
 ELSEWHERE = (*FREE_TO_CHANGE, "initialize", "data.train", "data.valid")
+INITIALIZE = "initialize"  # the role of the weights that a run starts from
 # Settings that a prepared corpus depends on.
 OF_CORPUS = ("data.source", "data.target", "data.vocabulary", "data.max_length", "data.drop_copies")
+OF_DATA = ("train", "valid")
 CHANGES_SHOWN = 3
 
 
@@ -69,6 +72,14 @@ class Job:
         return self.folder / "attempts.txt"
 
     @property
+    def begun_file(self) -> Path:
+        return self.folder / "begun.txt"
+
+    def has_begun(self) -> bool:
+        """Whether it has a result or a checkpoint; results may lie where no models are."""
+        return self.result_file.exists() or self.run.begun
+
+    @property
     def stages(self) -> tuple[str, ...]:
         """Names of the stages that this job trains."""
         names = tuple(stage.name for stage in self.config.stages)
@@ -89,7 +100,10 @@ class Job:
 
     @cached_property
     def file_digests(self) -> dict[str, list[str]]:
-        """Digests of the files that it is made of: train, valid, and "test NAME"."""
+        """Digests of the files that it is made of, by role.
+
+        train, valid, "test NAME", initialize, and "stages.NAME.objective" of those that read files.
+        """
         data = self.config.data
         digests = {
             "train": _training_digests(data),
@@ -97,7 +111,21 @@ class Job:
         }
         for name, files in data.test.items():
             digests[f"test {name}"] = [digest(file) for file in files]
+        if self.config.initialize:
+            best = RunDirectory(self.config.initialize).best
+            digests[INITIALIZE] = [digest(file) for file in sorted(best.glob("*.safetensors"))]
+        for stage in self.config.stages:
+            role = f"stages.{stage.name}.objective"
+            named = build(stage.objective, role).files()
+            if named:
+                digests[role] = [digest(file) for file in named]
         return digests
+
+    @property
+    def corpus_digests(self) -> dict[str, list[str]]:
+        """Of all that it is trained with: not of the test sets."""
+        found = self.file_digests.items()
+        return {role: digests for role, digests in found if not role.startswith("test ")}
 
     def result(self) -> JobResult | None:
         """What it has given; None where something is missing.
@@ -142,10 +170,12 @@ class Job:
 
     def _check_content(self, result: JobResult) -> None:
         changed = []
-        for name, digests in self.file_digests.items():
-            # Results of older versions have no digests; a test set may have been added.
-            if result.files.get(name, digests) != digests:
-                changed.append(f"data.{name.replace(' ', '.')}")
+        for role, digests in self.file_digests.items():
+            # Results of older versions lack some digests; a test set may have been added.
+            if result.files.get(role, digests) != digests:
+                changed.append(_setting(role))
+        if bool(result.settings.get(INITIALIZE)) != bool(self.config.initialize):
+            changed.append(INITIALIZE)
         if changed:
             raise UserError(
                 f"{self.folder} is done, but the content of {' and '.join(changed)} has changed "
@@ -189,9 +219,26 @@ class Job:
             return (self.run.data / "train").exists()
         return self.result() is not None
 
+    def check_model(self) -> None:
+        """Refuse to train a system again because its model cannot translate a new test set."""
+        if self.kind is JobKind.SYSTEM and self.result_file.exists() and not self.run.begun:
+            known = self._read_result().scores
+            added = [name for name in self.config.data.test if name not in known]
+            raise UserError(
+                f"{self.folder}: its model is gone, so data.test.{', '.join(added)} cannot be "
+                "translated; bring the model back, or delete the folder to train it again."
+            )
+
     def ready(self) -> bool:
         """Whether another job can continue from here; a run may have been deleted since."""
         return self.done() and (self.kind is JobKind.CORPUS or self.run.best.exists())
+
+
+def _setting(role: str) -> str:
+    """The setting that names the files of a role."""
+    if role in OF_DATA or role.startswith("test "):
+        return f"data.{role.replace(' ', '.')}"
+    return role
 
 
 def without_infinities(value: Any) -> Any:

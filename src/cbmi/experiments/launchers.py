@@ -149,5 +149,5 @@ def slurm_options(texts: Sequence[str]) -> dict[str, str | int]:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise UserError(f"--slurm: '{text}' should be KEY=VALUE, such as partition=gpu.")
-        options[key] = int(value) if value.isdigit() else value
+        options[key] = int(value) if value.isdecimal() else value
     return options

@@ -15,8 +15,15 @@ from cbmi.errors import UserError
 from cbmi.evaluation.paired_t import holm
 from cbmi.evaluation.robustness import Robustness, count_words, robustness
 from cbmi.evaluation.significance import Metric, Resampled, compare
+from cbmi.experiments.measure_contrasts import contrast_records
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobKind, JobResult, RobustnessRecord, SystemComparison
+from cbmi.experiments.records import (
+    ContrastRecord,
+    JobKind,
+    JobResult,
+    RobustnessRecord,
+    SystemComparison,
+)
 from cbmi.experiments.registration import Registration
 from cbmi.experiments.settings import ExperimentSettings, MetricName
 from cbmi.progress import Bar, bar
@@ -27,6 +34,7 @@ class Measured(NamedTuple):
     comparisons: list[SystemComparison]
     signatures: dict[str, str]  # of the metrics, by task
     robustness: list[RobustnessRecord]  # on test sets of other domains
+    contrasts: list[ContrastRecord]
 
 
 def results_by_system(plan: Plan) -> list[JobResult]:
@@ -70,7 +78,9 @@ def measure(
                     comparisons += _comparisons(plan, task, test_set, name, samples_by_run)
     measured = [_with_scores(result, scores) for result in results]
     comparisons = with_holm(experiment, comparisons, registration)
-    return Measured(measured, comparisons, signatures, _robustness(plan, of_systems))
+    robust = _robustness(plan, of_systems)
+    contrasts = contrast_records(experiment, measured, robust, registration)
+    return Measured(measured, comparisons, signatures, robust, contrasts)
 
 
 def with_holm(
@@ -89,7 +99,7 @@ def with_holm(
             one.task, one.system, one.set, one.metric
         )
 
-    corrected: dict[SystemComparison, float] = {}
+    corrected: dict[SystemComparison, SystemComparison] = {}
     for one in comparisons:
         if one.seed is not None or one.over_seeds is None:
             continue
@@ -103,8 +113,9 @@ def with_holm(
         planned = len(experiment.expanded()) - 1  # all but the one that they are compared with
         if registration is not None and registered(one):
             planned = registration.systems(one.task) - 1
-        corrected[one] = holm(p_values, planned)[family.index(one)]
-    return [replace(one, holm_p=corrected.get(one)) for one in comparisons]
+        p = holm(p_values, planned)[family.index(one)]
+        corrected[one] = replace(one, holm_p=p, tests=max(planned, len(family)))
+    return [corrected.get(one, one) for one in comparisons]
 
 
 def _robustness(plan: Plan, results: Sequence[JobResult]) -> list[RobustnessRecord]:
@@ -126,7 +137,9 @@ def _robustness(plan: Plan, results: Sequence[JobResult]) -> list[RobustnessReco
             for result in own:
                 if result.job not in by_job:
                     lines = _translations(plan, result.job, test_set)
-                    by_job[result.job] = robustness(lines, references, language, training)
+                    by_job[result.job] = robustness(
+                        lines, references, language, training, experiment.report.words
+                    )
                 records.append(
                     RobustnessRecord(
                         task, test_set, _system(result), result.seed, by_job[result.job]
@@ -235,6 +248,7 @@ def _comparisons(
                     system=system,
                     against=other,
                     seed=seed,
+                    seeds=tuple(chosen),
                     metric=metric,
                     difference=found.difference,
                     p=found.p,

@@ -178,6 +178,25 @@ class Plan:
         results = [job.result() for job in self.jobs.values()]
         return [result for result in results if result is not None]
 
+    def systems_of_seed(self, job: Job) -> list[JobResult]:
+        """Results of the systems that continue from the same shared stages as a job."""
+        beside = [one for one in self.jobs.values() if (one.task, one.seed) == (job.task, job.seed)]
+        results = [one.result() for one in beside if one.kind is JobKind.SYSTEM]
+        return [result for result in results if result is not None]
+
+    def check_shared_weights(self) -> None:
+        """Refuse results of systems that continue from different weights with the same seed."""
+        first: dict[tuple[str, int], JobResult] = {}
+        for result in self.results():
+            if result.kind is JobKind.SYSTEM and result.shared_weights is not None:
+                other = first.setdefault((result.task, result.seed), result)
+                if other.shared_weights != result.shared_weights:
+                    raise UserError(
+                        f"{self.jobs_folder}: {other.job} and {result.job} continue from different "
+                        "weights, so they cannot be compared: delete one of the folders and train "
+                        "it again."
+                    )
+
     def wanted(self, shard: tuple[int, int] = (0, 1)) -> list[Job]:
         """What is to be done of a shard: its systems and analyses, and all that comes before."""
         ends = [
@@ -190,6 +209,7 @@ class Plan:
         for end in ends[first:beyond]:
             job = None if end.done() else end
             while job is not None:
+                job.check_model()
                 wanted.add(job.id)
                 job = self._needed_first(job)
         return [job for job in self.jobs.values() if job.id in wanted]

@@ -5,16 +5,40 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from cbmi.evaluation.paired_t import FEWEST_SEEDS, SeedTest
 from cbmi.evaluation.robustness import Robustness
 from cbmi.inspection.prior_accuracy import PriorAccuracy
 
 Scores = dict[str, dict[str, float]]  # by test set, then by metric
+DAY = len("2026-11-16")  # of a moment
+
+
+def moment_now() -> str:
+    """In UTC, such as 2026-11-16T09:30:00Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+# Of the values that reports compute with: results travel between machines.
+KINDS: dict[str, TypeAdapter[Any]] = {
+    "job": TypeAdapter(str),
+    "task": TypeAdapter(str),
+    "seed": TypeAdapter(int),
+    "system": TypeAdapter(str | None),
+    "scores": TypeAdapter(Scores),
+    "steps": TypeAdapter(int | None),
+    "job_seconds": TypeAdapter(float | None),
+    "begun": TypeAdapter(str | None),
+    "finished": TypeAdapter(str | None),
+    "files": TypeAdapter(dict[str, list[str]]),
+}
 
 
 class JobKind(StrEnum):
@@ -87,8 +111,12 @@ class JobResult:
     torch: str | None = None
     cbmi: str | None = None
     commit: str | None = None  # None: the package does not lie in a git checkout
-    finished: str | None = None  # a day, such as 2026-11-16
-    files: dict[str, list[str]] = field(default_factory=dict)  # digests of the corpus, by role
+    # Moments, such as 2026-11-16T09:30:00Z; of older versions, the day that it finished.
+    begun: str | None = None
+    finished: str | None = None
+    files: dict[str, list[str]] = field(default_factory=dict)  # digests of what it read, by role
+    # Digest of the weights after the shared stages, from which the systems of a seed continue.
+    shared_weights: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)  # of the run, as plain YAML types
 
     def to_json(self) -> dict[str, Any]:
@@ -109,8 +137,10 @@ class JobResult:
         values["torch"] = self.torch
         values["cbmi"] = self.cbmi
         values["commit"] = self.commit
+        values["begun"] = self.begun
         values["finished"] = self.finished
         values["files"] = self.files
+        values["shared_weights"] = self.shared_weights
         values["settings"] = self.settings
         return values
 
@@ -130,6 +160,11 @@ class JobResult:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> JobResult:
         """Raises KeyError, TypeError or ValueError for what is not a result."""
+        for key, kind in KINDS.items():
+            if key in values:
+                kind.validate_python(values[key], strict=True)
+        if not all("bleu" in scores for scores in values.get("scores", {}).values()):
+            raise ValueError("a test set has no BLEU")
         preparation = values.get("preparation")
         accuracy = values.get("accuracy")
         points = [ValidationPoint.from_json(point) for point in values.get("validations", ())]
@@ -154,8 +189,10 @@ class JobResult:
             torch=values.get("torch"),
             cbmi=values.get("cbmi"),
             commit=values.get("commit"),
+            begun=values.get("begun"),
             finished=values.get("finished"),
             files=values.get("files", {}),
+            shared_weights=values.get("shared_weights"),
             settings=values["settings"],
         )
 
@@ -185,11 +222,13 @@ class SystemComparison:
     system: str
     against: str
     seed: int | None  # None: over all seeds that both systems have
+    seeds: tuple[int, ...]  # that it is of
     metric: str
     difference: float  # system minus the other, mean over the seeds
     p: float  # of the paired bootstrap over the sentences
     over_seeds: SeedTest | None = None  # the paired t-test; None: there is one seed
     holm_p: float | None = None  # of that test, corrected for the number of systems
+    tests: int = 1  # that number
 
     def family(self) -> tuple[str, str, str, str]:
         """What the systems that are tested together have in common."""
@@ -216,9 +255,46 @@ class SystemComparison:
             "standard_error": test.error if test else None,
             "p_over_seeds": test.p if test else None,
             "p_over_seeds_holm": self.holm_p,
-            "detectable": test.detectable if test else None,
+            "detectable": test.detectable(self.tests) if test else None,
         }
 
     def to_json(self) -> dict[str, Any]:
         """A line of results.jsonl."""
         return {"kind": "comparison", **self.columns()}
+
+
+@dataclass(frozen=True)
+class ContrastRecord:
+    """A contrast of the report on one test set, by one metric or measure."""
+
+    contrast: str
+    set: str
+    measure: str
+    by_seed: dict[int, float]
+    over_seeds: SeedTest | None  # the t-test; None: there is one seed
+    registered: bool  # or there is no registration
+    holm_p: float | None = None  # of that test, corrected for the number of contrasts
+    tests: int = 1  # that number
+
+    @property
+    def mean(self) -> float:
+        return sum(self.by_seed.values()) / len(self.by_seed)
+
+    def columns(self) -> dict[str, Any]:
+        """A row of contrasts.csv."""
+        test = self.over_seeds
+        return {
+            "contrast": self.contrast,
+            "set": self.set,
+            "measure": self.measure,
+            "mean": self.mean,
+            "standard_error": test.error if test else None,
+            "p_over_seeds": test.p if test else None,
+            "p_over_seeds_holm": self.holm_p,
+            "detectable": test.detectable(self.tests) if test else None,
+            "seeds": " ".join(f"{seed}:{value:.4f}" for seed, value in self.by_seed.items()),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of results.jsonl."""
+        return {"kind": "contrast", **self.columns()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any
 
 from cbmi.changes import changes_between, describe_changes
 from cbmi.errors import UserError
-from cbmi.experiments.jobs import Job, without_infinities
+from cbmi.experiments.contrasts import parse_contrast
+from cbmi.experiments.jobs import INITIALIZE, OF_DATA, Job, without_infinities
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.records import JobKind, JobResult
-from cbmi.experiments.settings import METRIC_NAMES
+from cbmi.experiments.records import DAY, JobKind, JobResult, moment_now
+from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
 from cbmi.files import write_atomically
 from cbmi.objectives import build
 from cbmi.overrides import read_mapping
@@ -29,7 +29,8 @@ from cbmi.yaml_text import dump_yaml
 TESTS = (
     "Each system is compared with those it is tested against by a two-sided paired t-test over the "
     "seeds, corrected for the number of systems by Holm's method, and by a paired bootstrap over "
-    "the sentences. A difference counts where both p-values are below 0.05."
+    "the sentences. A difference counts where both p-values are below 0.05. Contrasts are tested "
+    "by a two-sided t-test over the seeds, corrected for their number by Holm's method."
 )
 STOPPING = (
     "Every system is trained with every seed, to the end of its stages. No seed, system or step is "
@@ -39,13 +40,18 @@ STOPPING = (
 OF_THE_MACHINE = (*FREE_TO_CHANGE, "data.train", "data.valid", "data.test", "seed", "initialize")
 KNOWN_BEFORE = "first stages that had begun before"
 MAIN_OUTCOMES = "main outcomes"
+CONTRASTS = "contrasts"
+OTHER_DOMAINS = "other domains"
+RESAMPLES = "resamples"
 EXPLORATORY = " (exploratory)"  # of what was not registered
 CHANGES_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Registration:
-    date: str
+    """The hypotheses, with their hash and the moment when they were written down."""
+
+    date: str  # such as 2026-11-16T09:30:00Z; of older versions, the day alone
     digest: str  # of the hypotheses
     hypotheses: Mapping[str, Any]
 
@@ -117,16 +123,40 @@ class Registration:
         """The main outcome of each task."""
         return [f"{outcome} ({task})" for task, outcome in self.main_outcomes().items()]
 
-    def trained_before(self, results: Sequence[JobResult]) -> list[str]:
-        """Jobs that had ended on an earlier day than that of the registration, and it conceals."""
+    def contrasts(self) -> Mapping[str, Any]:
+        """What each contrast is of, and by what it is tested."""
+        found: Mapping[str, Any] = self.hypotheses.get(CONTRASTS, {})
+        return found
+
+    def covers_contrast(self, name: str, test_set: str, measure: str, seeds: Sequence[int]) -> bool:
+        """Whether a contrast over these seeds was registered."""
+        known = self.contrasts().get(name)
+        if known is None or sorted(seeds) != sorted(self.seeds()):
+            return False
+        return test_set in known["sets"] and measure in known["measures"]
+
+    def has_other_domain(self, test_set: str, words: Sequence[str]) -> bool:
+        """Whether what is measured on a test set of another domain was registered."""
+        known = self.hypotheses.get(OTHER_DOMAINS)
+        return known is not None and test_set in known["sets"] and list(words) == known["words"]
+
+    def begun_before(self, results: Sequence[JobResult]) -> list[str]:
+        """Jobs that had begun before the registration, and it conceals."""
         found: dict[str, None] = {}  # each once
         for result in results:
-            is_earlier = result.finished is not None and result.finished < self.date
+            moment = result.begun or result.finished
+            is_earlier = moment is not None and _is_before(moment, self.date)
             is_system = result.system is not None and self.has_system(result.task, result.system)
             is_start = result.kind is JobKind.START and self.has_task(result.task)
             if is_earlier and (is_system or is_start) and result.job not in self.known_before():
                 found[result.job] = None
         return list(found)
+
+    def came_first(self, results: Sequence[JobResult]) -> bool:
+        """Whether the moments that results hold show that no system had begun before."""
+        own = [one for one in results if one.system and self.has_system(one.task, one.system)]
+        moments = [one.begun or "" for one in own]
+        return len(self.date) > DAY and all(self.date <= moment for moment in moments)
 
     def to_yaml(self) -> str:
         return dump_yaml(
@@ -146,7 +176,7 @@ def register(plan: Plan) -> Registration:
     if not plan.experiment.systems:
         raise UserError("register: there is no system to be compared; set register: false.")
     systems = [job for job in plan.jobs.values() if job.kind is JobKind.SYSTEM]
-    begun = [job.id for job in systems if job.done() or job.run.begun]
+    begun = [job.id for job in systems if job.has_begun()]
     if begun:
         raise UserError(
             f"register: {begun[0]} has begun already, and a registration comes before the first "
@@ -154,10 +184,10 @@ def register(plan: Plan) -> Registration:
         )
     hypotheses = _hypotheses(plan)
     starts = [job for job in plan.jobs.values() if job.kind is JobKind.START]
-    known_before = [job.id for job in starts if job.done() or job.run.begun]
+    known_before = [job.id for job in starts if job.has_begun()]
     if known_before:
         hypotheses[KNOWN_BEFORE] = known_before
-    registration = Registration(time.strftime("%Y-%m-%d"), _digest(hypotheses), hypotheses)
+    registration = Registration(moment_now(), _digest(hypotheses), hypotheses)
     write_atomically(registration_file(plan), registration.to_yaml())
     return registration
 
@@ -173,7 +203,7 @@ def read_registration(plan: Plan) -> Registration | None:
             str(values["registered"]), str(values["sha256"]), dict(values["hypotheses"])
         )
         _check_unchanged(plan, registration, path)
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{path}: this is not a registration.") from None
     return registration
 
@@ -188,6 +218,13 @@ def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None
     outcomes = registration.main_outcomes()
     for key in ("baseline", "tested_against"):
         changes += changes_between(registration.hypotheses[key], now[key], f"report.{key}")
+    if RESAMPLES in registration.hypotheses:
+        known = registration.hypotheses[RESAMPLES]
+        changes += changes_between(known, now[RESAMPLES], f"report.{RESAMPLES}")
+    for name, contrast in registration.contrasts().items():
+        if name in now[CONTRASTS]:
+            where = f"report.contrasts.{name}"
+            changes += changes_between(contrast["of"], now[CONTRASTS][name]["of"], where)
     for task, registered in registration.hypotheses["tasks"].items():
         current = now["tasks"].get(task)
         if current is None:
@@ -224,7 +261,7 @@ def _hypotheses(plan: Plan) -> dict[str, Any]:
         start = next(job for job in jobs if job.kind is JobKind.START)
         files = start.file_digests
         run = _computed(start)
-        run["files"] = {key: files[key] for key in ("train", "valid")}
+        run["files"] = {role: files[role] for role in (*OF_DATA, INITIALIZE) if role in files}
         systems = {}
         for system in experiment.expanded():
             job = plan.jobs[plan.of_system[name, experiment.seeds[0], system]]
@@ -233,6 +270,9 @@ def _hypotheses(plan: Plan) -> dict[str, Any]:
             systems[system] = stage.model_dump(mode="json") | {
                 "objective": {"name": stage.objective["name"], **objective}
             }
+            read = job.file_digests.get(f"stages.{stage.name}.objective")
+            if read is not None:
+                systems[system]["files"] = read
         test_sets = experiment.reported(start.config.data.test)
         tasks[name] = {
             "run": run,
@@ -249,10 +289,36 @@ def _hypotheses(plan: Plan) -> dict[str, Any]:
             "seeds": list(experiment.seeds),
             "baseline": experiment.baseline,
             "tested_against": experiment.tested_against(),
+            RESAMPLES: experiment.report.resamples,
+            CONTRASTS: _contrasts(experiment, tasks),
+            OTHER_DOMAINS: {
+                "sets": list(experiment.report.other_domains),
+                "words": list(experiment.report.words),
+            },
             "tests": TESTS,
             "stopping": STOPPING,
         }
     )
+
+
+def _contrasts(experiment: ExperimentSettings, tasks: Mapping[str, Any]) -> dict[str, Any]:
+    """By name: what each is of, and on which sets and by which measures it is tested."""
+    found = {}
+    for name, text in experiment.report.contrasts.items():
+        named = {term.task for term in parse_contrast(text, list(experiment.tasks))}
+        first, *others = [tasks[task] for task in experiment.tasks if task in named]
+        shared = {}
+        for key in ("sets", "metrics"):
+            shared[key] = [one for one in first[key] if all(one in other[key] for other in others)]
+        measures = [*shared["metrics"], *experiment.report.measures]
+        found[name] = {"of": text, "sets": shared["sets"], "measures": measures}
+    return found
+
+
+def _is_before(one: str, other: str) -> bool:
+    """Of two moments; where one is a day alone, whether it is an earlier day."""
+    length = min(len(one), len(other))
+    return one[:length] < other[:length]
 
 
 def _computed(job: Job) -> dict[str, Any]:

@@ -24,6 +24,14 @@ from cbmi.experiments.report_comparisons import (
     comparison_rows,
     comparisons_markdown,
 )
+from cbmi.experiments.report_contrasts import (
+    CONTRAST_NOTE,
+    CONTRAST_TITLES,
+    ContrastRow,
+    contrast_columns,
+    contrast_rows,
+    contrasts_markdown,
+)
 from cbmi.experiments.report_costs import (
     COST_NOTE,
     COST_TITLES,
@@ -33,9 +41,9 @@ from cbmi.experiments.report_costs import (
 )
 from cbmi.experiments.report_domains import (
     DOMAIN_NOTE,
-    DOMAIN_TITLES,
     DomainRow,
     domain_rows,
+    domain_titles,
     domains_markdown,
 )
 from cbmi.experiments.report_jobs import (
@@ -84,6 +92,8 @@ class ReportView:
     tables: list[ResultsTable]
     pictures: dict[str, Picture]
     domains: list[DomainRow]
+    domain_titles: list[str]
+    contrasts: list[ContrastRow]
     comparisons: list[ComparisonRow]
     accuracies: list[AccuracyRow]
     costs: list[CostRow]
@@ -99,11 +109,12 @@ def write_experiment_report(plan: Plan) -> Path:
     results = results_by_system(plan)
     if not results:
         raise UserError(f"{plan.folder}: no job is done yet, so there is nothing to report.")
+    plan.check_shared_weights()
     registration = read_registration(plan)
     measured = measure(plan, results, registration)
     files = render_report(plan.experiment, measured, _links(plan), registration)
     folder = plan.folder / "report"
-    write_results(plan, measured.comparisons)
+    write_results(plan, [*measured.comparisons, *measured.contrasts])
     with locked(plan.folder / ".lock"):
         write_together({folder / name: content for name, content in files.items()})
     return folder
@@ -135,6 +146,8 @@ def render_report(
         tables=tables,
         pictures=pictures,
         domains=domain_rows(experiment, measured.robustness, registration),
+        domain_titles=domain_titles(experiment),
+        contrasts=contrast_rows(experiment, measured.contrasts),
         comparisons=comparison_rows(experiment, comparisons, registration),
         accuracies=accuracy_rows(experiment, results),
         costs=cost_rows(experiment, results) if experiment.report.costs else [],
@@ -150,13 +163,14 @@ def render_report(
         "report.html": _report_page(view),
         "report.md": _report_markdown(view),
     }
-    for number, table in enumerate(tables):
-        name = _latex_name(table, is_first=number == 0)
+    for name, table in _latex_names(tables).items():
         files[f"{name}.tex"] = results_latex(table)
         files[f"{name}-std.tex"] = results_latex(table, spread=True)
     if tables:
         files["results.csv"] = csv_of_records(run_columns(results))
         files["comparisons.csv"] = csv_of_records(comparison_columns(comparisons, registration))
+    if measured.contrasts:
+        files["contrasts.csv"] = csv_of_records(contrast_columns(measured.contrasts, registration))
     if measured.robustness:
         rows = [record.columns() for record in measured.robustness]
         files["other-domains.csv"] = csv_of_records(rows)
@@ -168,12 +182,18 @@ def render_report(
     return files
 
 
-def _latex_name(table: ResultsTable, is_first: bool) -> str:
-    """table, table-chrf, table-chrf-other-domains"""
-    if is_first:
-        return "table"
-    suffix = "-other-domains" if table.other_domains else ""
-    return f"table-{table.key}{suffix}"
+def _latex_names(tables: Sequence[ResultsTable]) -> dict[str, ResultsTable]:
+    """table, table-chrf, table-chrf-other-domains; a second one of a name is table-chrf-2."""
+    named: dict[str, ResultsTable] = {}
+    for table in tables:
+        suffix = "-other-domains" if table.other_domains else ""
+        name = f"table-{table.key}{suffix}" if named else "table"
+        number = 2
+        while name in named:
+            name = f"table-{table.key}{suffix}-{number}"
+            number += 1
+        named[name] = table
+    return named
 
 
 def _report_page(view: ReportView) -> str:
@@ -186,7 +206,8 @@ def _report_page(view: ReportView) -> str:
         "signed": signed,
         "comparison_titles": COMPARISON_TITLES,
         "comparison_note": COMPARISON_NOTE,
-        "domain_titles": DOMAIN_TITLES,
+        "contrast_titles": CONTRAST_TITLES,
+        "contrast_note": CONTRAST_NOTE,
         "domain_note": DOMAIN_NOTE,
         "cost_titles": COST_TITLES,
         "cost_note": COST_NOTE,
@@ -204,7 +225,9 @@ def _report_markdown(view: ReportView) -> str:
         is_last = number == len(view.tables) - 1
         parts.append(results_markdown(table, notes=is_last))
     if view.domains:
-        parts.append(domains_markdown(view.domains))
+        parts.append(domains_markdown(view.domains, view.domain_titles))
+    if view.contrasts:
+        parts.append(contrasts_markdown(view.contrasts))
     for name in view.pictures:
         parts.append(f"![{CAPTIONS[name]}]({name}.png)\n")
     if view.comparisons:

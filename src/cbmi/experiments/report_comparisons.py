@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cbmi.evaluation.paired_t import MOST_SEEDS, seeds_needed
+from cbmi.evaluation.paired_t import MOST_SEEDS
 from cbmi.experiments.records import SystemComparison
 from cbmi.experiments.registration import EXPLORATORY, Registration
 from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
@@ -18,8 +17,8 @@ COMPARISON_NOTE = (
     "ones, and about 0.4 for two systems of equal quality; they do not cover the variation between "
     "training runs of one system. Over the seeds: a two-sided paired t-test, and its p-value "
     "corrected for the number of systems by Holm's method. Detectable: the true difference that "
-    "this many seeds show with a power of 80%. Seeds needed: for a true difference as large as the "
-    "one measured."
+    "this many seeds show with a power of 80% after the correction, even if no other system "
+    "differs. Seeds needed: for a true difference as large as the one measured, likewise."
 )
 COMPARISON_TITLES = (
     "difference",
@@ -51,15 +50,20 @@ class ComparisonRow:
         if test is None:
             return [*cells, "–", f"{overall.p:.3f}", "–", "–", "–", "–"]
         corrected = "–" if overall.holm_p is None else f"{overall.holm_p:.3f}"
-        needed = seeds_needed(test.mean, test.error * math.sqrt(test.seeds))
+        detectable = "–"
+        needed = "–"
+        if test.error:
+            detectable = f"{test.detectable(overall.tests):.2f}"
+            seeds = test.seeds_needed(overall.tests)
+            needed = f"> {MOST_SEEDS}" if seeds is None else str(seeds)
         return [
             *cells,
             f"{test.error:.2f}",
             f"{overall.p:.3f}",
             f"{test.p:.3f}",
             corrected,
-            f"{test.detectable:.2f}",
-            f"> {MOST_SEEDS}" if needed is None else str(needed),
+            detectable,
+            needed,
         ]
 
     @property
@@ -101,6 +105,13 @@ def _is_registered(comparison: SystemComparison, registration: Registration | No
     )
 
 
+def _of_registered_seeds(comparison: SystemComparison, registration: Registration) -> bool:
+    """Whether it is of a registered seed, or over just those that were registered."""
+    if comparison.seed is not None:
+        return registration.has_seed(comparison.seed)
+    return sorted(comparison.seeds) == sorted(registration.seeds())
+
+
 def comparison_columns(
     comparisons: Sequence[SystemComparison], registration: Registration | None
 ) -> list[dict[str, Any]]:
@@ -109,7 +120,8 @@ def comparison_columns(
     for one in comparisons:
         row = one.columns()
         if registration is not None:
-            row["registered"] = "yes" if _is_registered(one, registration) else "no"
+            covered = _is_registered(one, registration) and _of_registered_seeds(one, registration)
+            row["registered"] = "yes" if covered else "no"
         rows.append(row)
     return rows
 

@@ -33,7 +33,15 @@ class DomainRow:
 
     on: str  # task and test set
     system: str
-    cells: list[str]  # under `DOMAIN_TITLES`
+    cells: list[str]  # under `domain_titles`
+
+
+def domain_titles(experiment: ExperimentSettings) -> list[str]:
+    """What is measured on test sets of other domains; of `report.words`, if there are any, too."""
+    titles = list(DOMAIN_TITLES)
+    if experiment.report.words:
+        titles.append(f"recall, {', '.join(experiment.report.words)}")
+    return titles
 
 
 def domain_rows(
@@ -54,10 +62,12 @@ def domain_rows(
             _percent([one.unseen_recall for one in found]),
             _percent([one.rare_recall for one in found]),
         ]
+        if experiment.report.words:
+            cells.append(_percent([one.words_recall for one in found]))
         on = f"{experiment.title_of(task)}, {test_set}"
         label = experiment.label(system)
         if registration is not None:
-            if not registration.has_set(task, test_set):
+            if not registration.has_other_domain(test_set, experiment.report.words):
                 on += EXPLORATORY
             if not registration.has_system(task, system):
                 label += EXPLORATORY
@@ -70,10 +80,10 @@ def _percent(shares: Sequence[float | None]) -> str:
     return f"{mean(known):.1%}" if known else "–"
 
 
-def domains_markdown(rows: Sequence[DomainRow]) -> str:
+def domains_markdown(rows: Sequence[DomainRow], titles: Sequence[str]) -> str:
     cells = []
     for row in rows:
         cells.append([escape_markdown(row.on), escape_markdown(row.system), *row.cells])
-    header = ["on", "system", *DOMAIN_TITLES]
-    table = markdown_table(header, cells, align="ll" + "r" * len(DOMAIN_TITLES))
+    header = ["on", "system", *(escape_markdown(title) for title in titles)]
+    table = markdown_table(header, cells, align="ll" + "r" * len(titles))
     return f"{table}\n\n{DOMAIN_NOTE}\n"

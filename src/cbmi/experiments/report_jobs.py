@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cbmi.experiments.records import JobResult
+from cbmi.experiments.records import DAY, JobResult
 from cbmi.experiments.registration import Registration
 from cbmi.experiments.settings import ExperimentSettings
 from cbmi.progress import clock
@@ -48,7 +48,7 @@ def job_rows(results: Sequence[JobResult], links: Mapping[str, str]) -> list[Job
                 whole=whole,
                 speed=result.tokens_per_second,
                 device=result.device or "",
-                finished=result.finished or "",
+                finished=(result.finished or "")[:DAY],
             )
         )
     return rows
@@ -94,8 +94,8 @@ def missing_runs(
 def experiment_details(results: Sequence[JobResult]) -> list[tuple[str, str]]:
     """What a reader asks first: when, on what, with which versions, how long."""
     jobs = distinct_jobs(results)
-    found = {
-        "Finished": {job.finished for job in jobs},
+    found: dict[str, set[str | None]] = {
+        "Finished": {job.finished[:DAY] for job in jobs if job.finished},
         "Device": {job.device for job in jobs},
         "PyTorch": {job.torch for job in jobs},
         "cbmi": {job.cbmi for job in jobs},

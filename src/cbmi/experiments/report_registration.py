@@ -34,14 +34,14 @@ def registration_text(
 
 
 def _when(registration: Registration, results: Sequence[JobResult]) -> list[str]:
-    earlier = registration.trained_before(results)
-    before = "" if earlier else ", before the first system was trained,"
+    earlier = registration.begun_before(results)
+    before = ", before the first system was trained," if registration.came_first(results) else ""
     sentences = [
         f"Registered on {registration.date}{before} with SHA-256 {registration.digest} "
         "(registration.yaml)."
     ]
     if earlier:
-        sentences.append(f"But these had been trained on an earlier day: {', '.join(earlier)}.")
+        sentences.append(f"But these had begun before: {', '.join(earlier)}.")
     if registration.known_before():
         known = ", ".join(registration.known_before())
         sentences.append(f"First stages that had begun by then: {known}.")
@@ -92,4 +92,7 @@ def _left_out(
         reported = experiment.reported(set().union(*scored))
         if test_set not in reported or metric not in experiment.metrics(task):
             texts.append(f"{METRIC_NAMES[metric]} on {test_set} ({task})")
+    for name in registration.contrasts():
+        if name not in experiment.report.contrasts:
+            texts.append(f"contrast {name}")
     return list(dict.fromkeys(texts))  # each once

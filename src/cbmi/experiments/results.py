@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +13,22 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from cbmi.digests import digest
 from cbmi.experiments.jobs import Job, without_infinities
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import (
+    ContrastRecord,
     JobKind,
     JobResult,
     PreparationCost,
     SystemComparison,
     ValidationPoint,
+    moment_now,
 )
 from cbmi.files import disk_errors, read_json, to_json, write_atomically
 from cbmi.inspection.prior_accuracy import PriorAccuracy
 from cbmi.locks import locked
-from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
+from cbmi.training.checkpoint import LANGUAGE_MODEL, LATEST, TRANSLATOR, folder_name
 from cbmi.training.records import read_log
 from cbmi.training.run import RunDirectory
 from cbmi.training.world import choose_device, device_name
@@ -61,12 +63,27 @@ def collect(job: Job, device: str, steps_before: int) -> JobResult:
         torch=torch.__version__,
         cbmi=__version__,
         commit=_commit(),
-        finished=time.strftime("%Y-%m-%d"),
+        begun=job.begun_file.read_text() if job.begun_file.exists() else None,
+        finished=_first_finished(job) or moment_now(),
         files=job.file_digests,
         settings=without_infinities(job.settings),
     )
     write_atomically(job.result_file, to_json(result.to_json()))
     return result
+
+
+def note_begin(job: Job) -> None:
+    """Note when the first process began at a job."""
+    if not job.begun_file.exists() and not job.attempts_file.exists():
+        write_atomically(job.begun_file, moment_now())
+
+
+def _first_finished(job: Job) -> str | None:
+    """When a job that is done again, for another test set, was done first."""
+    if not job.result_file.exists():
+        return None
+    finished: str | None = read_json(job.result_file).get("finished")
+    return finished
 
 
 def _new_result(job: Job) -> JobResult:
@@ -94,8 +111,19 @@ def _result_of_run(job: Job, steps_before: int) -> JobResult:
         loss=last.get("loss"),
         weights={key: last[key] for key in WEIGHTS if key in last},
         parameters=_parameters(job),
+        shared_weights=shared_weights(job.run, steps_before or last_step),
         preparation=preparation_cost(job.run, job.stages),
     )
+
+
+def shared_weights(run: RunDirectory, step: int) -> str | None:
+    """Digest of the weights from which training continues after a step; None: they are gone."""
+    folder = run.checkpoints / folder_name(step)
+    for name in (LATEST, TRANSLATOR):
+        file = folder / f"{name}.safetensors"
+        if file.exists():
+            return digest(file)
+    return None
 
 
 def _log_lines(job: Job) -> list[dict[str, Any]]:
@@ -158,10 +186,10 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def write_results(plan: Plan, comparisons: Iterable[SystemComparison] = ()) -> None:
-    """All results and comparisons in one file; several processes may be at it."""
+def write_results(plan: Plan, tests: Iterable[SystemComparison | ContrastRecord] = ()) -> None:
+    """All results, comparisons and contrasts in one file; several processes may be at it."""
     with locked(plan.folder / ".lock"):
         records = [result.to_json() for result in plan.results()]
-        records += [comparison.to_json() for comparison in comparisons]
+        records += [test.to_json() for test in tests]
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         write_atomically(plan.folder / "results.jsonl", "".join(lines))

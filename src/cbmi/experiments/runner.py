@@ -23,7 +23,13 @@ from cbmi.experiments.jobs import Job
 from cbmi.experiments.launchers import Launched, Launcher, LocalLauncher
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import JobKind, JobResult
-from cbmi.experiments.results import add_attempt, collect, write_results
+from cbmi.experiments.results import (
+    add_attempt,
+    collect,
+    note_begin,
+    shared_weights,
+    write_results,
+)
 from cbmi.files import write_atomically
 from cbmi.locks import try_lock
 from cbmi.progress import Bar, bar, clock, counted, say
@@ -124,6 +130,7 @@ class Runner:
         if job.done() and (not others_continue or job.ready()):
             return  # by another process, since the plan was made
         begun = time.monotonic()
+        note_begin(job)
         self._make_ready(job)
         output = job.output_file
         said_before = output.stat().st_size if output.exists() else 0
@@ -161,6 +168,20 @@ class Runner:
         write_atomically(job.run_file, dump_yaml(job.settings))
         if job.after and not job.run.config_file.exists():
             job.run.copy(self.plan.jobs[job.after].run)
+        if job.kind is JobKind.SYSTEM:
+            self._check_start(job)
+
+    def _check_start(self, job: Job) -> None:
+        """Refuse to continue from other weights than those that the seed's other systems had."""
+        own = shared_weights(job.run, self._steps_before(job))
+        for other in self.plan.systems_of_seed(job):
+            known = other.shared_weights
+            if own is not None and known is not None and known != own:
+                raise UserError(
+                    f"{job.after} has other weights than those that {other.job} continued from: "
+                    f"bring the old ones back, or delete the systems of seed {job.seed} to train "
+                    "them again."
+                )
 
     def _fail(self, job: Job, reason: str) -> None:
         with self.changed:  # re-entrant: the caller may have it
@@ -287,6 +308,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     if text is None:
         return 0, 1
     number, slash, count = text.partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):
+    is_given = slash and number.isdecimal() and count.isdecimal()
+    if not (is_given and int(number) < int(count)):
         raise UserError(f"--shard: '{text}' should be I/N with I from 0 to N - 1, such as 0/4.")
     return int(number), int(count)

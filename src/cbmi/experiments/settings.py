@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cbmi.errors import UserError
+from cbmi.experiments.contrasts import Measure, parse_contrast
 from cbmi.overrides import nearest, read_mapping, with_overrides
 from cbmi.schema import Flag, Name, NonNegativeInt, PositiveInt, Settings, check
 
@@ -20,9 +21,19 @@ def _one_or_several(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _each_once(metrics: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(metrics)) < len(metrics):
+        raise ValueError("a metric is given twice")
+    return metrics
+
+
+# One, or several in the order of their tables.
 Metrics = Annotated[
-    tuple[MetricName, ...], BeforeValidator(_one_or_several), Field(min_length=1)
-]  # one, or several in the order of their tables
+    tuple[MetricName, ...],
+    BeforeValidator(_one_or_several),
+    AfterValidator(_each_once),
+    Field(min_length=1),
+]
 EVERY_TEST_SET = "*"  # in report.sets
 VALIDATION_SET = "valid"  # the name under which the validation set is translated and reported
 
@@ -102,8 +113,25 @@ class ReportSettings(Settings):
     # Test sets of other domains than the training data: a table of their own, with what BLEU and
     # chrF do not show.
     other_domains: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # whose recall that table has, such as articles
+    # By name: sums and differences of scores, seed by seed, such as `a/cbmi - a/ce`.
+    contrasts: dict[str, str] = Field(default_factory=dict)
+    measures: tuple[Measure, ...] = ()  # of other domains; contrasts are also computed by these
     costs: Flag = False  # a table of parameters, time and disk
     resamples: Annotated[int, Field(ge=100, strict=True)] = 1000  # of the paired bootstrap
+
+    @model_validator(mode="after")
+    def _measures_are_taken(self) -> ReportSettings:
+        for key in ("words", "measures"):
+            if getattr(self, key) and not self.other_domains:
+                raise ValueError(
+                    f"{key}: needs other_domains: the test sets that it is measured on"
+                )
+        if self.measures and not self.contrasts:
+            raise ValueError("measures: they are for contrasts, of which there are none")
+        if "words_recall" in self.measures and not self.words:
+            raise ValueError("measures: words_recall needs words")
+        return self
 
 
 class ExperimentSettings(Settings):
@@ -132,6 +160,7 @@ class ExperimentSettings(Settings):
         if self.report.baseline:
             self._check_systems("report.baseline", [self.report.baseline])
         self._check_systems("report.significance", self.report.significance)
+        self._check_contrasts()
         for task, systems in self.published.items():
             self._check_systems(f"published.{task}", systems)
         for task in self.published:
@@ -153,6 +182,19 @@ class ExperimentSettings(Settings):
         _check_repeated("tasks: two columns are named", columns, titles)
         tested = self.report.significance
         _check_repeated("report.significance: this is given twice:", tested, tested)
+
+    def _check_contrasts(self) -> None:
+        for name, text in self.report.contrasts.items():
+            where = f"report.contrasts.{name}"
+            try:
+                terms = parse_contrast(text, list(self.tasks))
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+            self._check_systems(where, [term.system for term in terms])
+            for term in terms:
+                if term.task not in self.tasks:
+                    task = f"'{term.task}'{nearest(term.task, self.tasks)}"
+                    raise ValueError(f"{where}: unknown task {task}")
 
     def _check_systems(self, where: str, names: Iterable[str]) -> None:
         """Refuse names of systems that the experiment does not have."""

@@ -369,7 +369,7 @@ def _power(columns: Sequence[_Column], comparisons: Sequence[SystemComparison]) 
     for one in comparisons:
         test = one.over_seeds
         if (one.task, one.set, one.metric) in sets and test is not None and test.error > 0:
-            detectable.append(f"{test.detectable:.2f}")
+            detectable.append(f"{test.detectable(one.tests):.2f}")
     if not detectable:
         return ""
     smallest = min(detectable, key=float)
@@ -377,5 +377,5 @@ def _power(columns: Sequence[_Column], comparisons: Sequence[SystemComparison]) 
     sizes = smallest if smallest == largest else f"{smallest} to {largest}, by system,"
     return (
         f"With this many seeds, the t-test finds a true difference of {sizes} in four of five "
-        "experiments (a power of 80%)."
+        "experiments (a power of 80%), after the correction for the number of systems."
     )

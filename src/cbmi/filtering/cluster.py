@@ -111,7 +111,7 @@ def score_on_cluster(
 def _check_address(address: str | None) -> None:
     """Ray itself would try for minutes."""
     host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
-    if not (host and colon and port.isdigit()):
+    if not (host and colon and port.isdecimal()):
         return
     try:
         socket.create_connection((host, int(port)), CONNECTION).close()

@@ -188,7 +188,7 @@ def last_checkpoint(folder: Path) -> str | None:
     steps = {}
     for state in folder.glob("checkpoint-*/trainer_state.json"):
         number = state.parent.name.removeprefix("checkpoint-")
-        if number.isdigit():
+        if number.isdecimal():
             steps[int(number)] = state.parent
     return str(steps[max(steps)]) if steps else None
 

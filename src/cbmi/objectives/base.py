@@ -186,6 +186,10 @@ class Objective(Settings):
         """What the training loop has to provide: names from `NEEDS`."""
         return frozenset()
 
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads: what is trained with it depends on their content."""
+        return ()
+
     def weighs_together(self) -> bool:
         """Whether a token's weight depends on other sentences of the mini-batch.
 

@@ -134,7 +134,7 @@ def damage(folder: Path, wanted: Sequence[str] = ()) -> str | None:
 
 def all_checkpoints(checkpoints: Path) -> list[Path]:
     """Folders of training's checkpoints, oldest first."""
-    found = [p for p in checkpoints.glob("step-*") if p.name.removeprefix("step-").isdigit()]
+    found = [p for p in checkpoints.glob("step-*") if p.name.removeprefix("step-").isdecimal()]
     return sorted(found, key=step_of)
 
 

@@ -1,0 +1,78 @@
+"""Contrasts: sums and differences of scores, seed by seed, such as a difference of differences.
+
+    ms/cbmi - ms/ce - small/cbmi + small/ce
+
+They compare what the tables do not: systems of different tasks, or how much more one system gains
+than another. A contrast is computed for each seed that all its terms have. Over the seeds, a
+two-sided t-test asks whether it is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+SIGNS = {"+": 1, "-": -1, "−": -1}
+
+Measure = Literal[
+    "failed", "length_ratio", "repeating", "unseen_recall", "rare_recall", "words_recall"
+]
+# Of `cbmi.evaluation.robustness`; shown in per cent.
+MEASURE_NAMES: dict[str, str] = {
+    "failed": "chrF < 15, %",
+    "length_ratio": "length ratio, %",
+    "repeating": "repeating, %",
+    "unseen_recall": "recall of unseen words, %",
+    "rare_recall": "recall of rare words, %",
+    "words_recall": "recall of the words, %",
+}
+
+
+class Term(NamedTuple):
+    """A system's score, added or subtracted."""
+
+    sign: int
+    task: str
+    system: str
+
+
+# Scores of a system's runs on one test set by one measure: seed → score.
+BySeed = Mapping[int, float]
+
+
+def parse_contrast(text: str, tasks: Sequence[str]) -> list[Term]:
+    """`a/cbmi - a/ce` as terms; with one task, its name may be left out.
+
+    Raises ValueError, in words for the user, for what is not a contrast.
+    """
+    words = text.split()
+    if words and words[0] not in SIGNS:
+        words.insert(0, "+")
+    if not words or len(words) % 2:
+        raise ValueError(f"'{text}' should be like TASK/SYSTEM - TASK/SYSTEM, with spaces")
+    terms = []
+    for sign, name in zip(words[::2], words[1::2], strict=True):
+        if sign not in SIGNS:
+            raise ValueError(f"'{text}' should have + or - (between spaces) where it has '{sign}'")
+        task, slash, system = name.partition("/")
+        if not slash:
+            if len(tasks) > 1:
+                raise ValueError(f"'{name}' should name its task: TASK/{name}")
+            task, system = tasks[0], name
+        terms.append(Term(SIGNS[sign], task, system))
+    if sum(term.sign for term in terms):
+        raise ValueError(
+            f"'{text}' adds and subtracts different numbers of scores, so it is not a difference"
+        )
+    return terms
+
+
+def contrast_by_seed(terms: Sequence[Term], scores: Mapping[tuple[str, str], BySeed]) -> BySeed:
+    """The value for each seed that all terms have; scores: by (task, system)."""
+    known = [scores.get((term.task, term.system), {}) for term in terms]
+    values = {}
+    for seed in known[0]:
+        if all(seed in one for one in known):
+            parts = zip(terms, known, strict=True)
+            values[seed] = sum(term.sign * one[seed] for term, one in parts)
+    return values
