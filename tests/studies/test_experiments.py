@@ -64,6 +64,9 @@ def test_a_published_registration_is_that_of_its_plan(path):
     assert hypotheses["seeds"] == list(experiment.seeds)
     assert hypotheses["baseline"] == experiment.baseline
     assert list(hypotheses["tasks"]) == list(experiment.tasks)
+    contrasts = hypotheses.get("contrasts", {})
+    assert {name: one["of"] for name, one in contrasts.items()} == experiment.report.contrasts
+    assert all(one["sets"] for one in contrasts.values())
     for name, registered in hypotheses["tasks"].items():
         assert list(registered["systems"]) == list(experiment.expanded())
         assert list(registered["sets"]) == list(experiment.report.sets)
@@ -74,7 +77,7 @@ def test_a_published_registration_is_that_of_its_plan(path):
         assert registered["run"]["stages"][0]["steps"] == first["steps"]
         for label, system in experiment.expanded().items():
             stage = registered["systems"][label]
-            assert stage["steps"] == last["steps"]
+            assert stage["steps"] == (system.steps or last["steps"])
             preset = {"preset": task.preset} if task.preset else {}
             settings = build(preset | system.objective, label).model_dump(mode="json")
             assert settings.items() <= stage["objective"].items()

@@ -33,6 +33,10 @@ def experiment(
             metavar="I/N", help="Only the I-th of N parts of the jobs, from 0/N to N-1/N."
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="JOB", help="Only this job and what it needs; repeatable."),
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Only report the existing results.")
     ] = False,
@@ -69,7 +73,13 @@ def experiment(
         raise UserError("--slurm and --jobs are for --launcher slurm.")
     with stopping():
         status = run_experiment(
-            settings, places, shard, dry_run=dry_run, report_only=report, slurm=options
+            settings,
+            places,
+            shard,
+            dry_run=dry_run,
+            report_only=report,
+            only=only or (),
+            slurm=options,
         )
     raise typer.Exit(status)
 

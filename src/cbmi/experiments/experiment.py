@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cbmi.errors import MissingExtra, TrainingStopped
+from cbmi.experiments.jobs import Job
 from cbmi.experiments.launchers import SlurmLauncher
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.registration import register, registration_file
@@ -29,22 +30,25 @@ def run_experiment(
     *,
     dry_run: bool,
     report_only: bool,
+    only: Sequence[str] = (),
     slurm: Mapping[str, str | int] | None = None,
 ) -> int:
     """Do an experiment; returns the exit status, 1 where a job failed.
 
-    With `slurm`, options for its jobs, they run there: as many at a time as there are `devices`.
+    With `only`, just the jobs of these names, and what they need. With `slurm`, options for its
+    jobs, they run there: as many at a time as there are `devices`.
     """
     part = parse_shard(shard)
     for device in devices:
         choose_device(device)  # refuses one that is not there
     plan = Plan(experiment)
     plan.results()  # refuses what was done with other settings
-    if dry_run:
-        print(describe_plan(plan, devices, part))
-        return 0
     if report_only:
         _report(plan, required=True)
+        return 0
+    wanted = plan.wanted(part, only)
+    if dry_run:
+        print(describe_plan(plan, devices, wanted))
         return 0
     for folder in (plan.folder, plan.jobs_folder):
         check_writable(folder)
@@ -52,7 +56,7 @@ def run_experiment(
         registration = register(plan)
         say(f"Registered on {registration.date}: {registration_file(plan)}")
     launcher = None if slurm is None else SlurmLauncher(plan.folder / "slurm", slurm)
-    runner = Runner(plan, devices, part, launcher)
+    runner = Runner(plan, devices, wanted, launcher)
     runner.run()
     write_results(plan)
     if runner.stop_signal is not None:
@@ -81,9 +85,9 @@ def _report(plan: Plan, required: bool) -> None:
     print(f"Report: {folder / 'report.html'}")
 
 
-def describe_plan(plan: Plan, devices: list[str], shard: tuple[int, int]) -> str:
+def describe_plan(plan: Plan, devices: list[str], to_do: Sequence[Job]) -> str:
     """The jobs, what is done, and how long the rest may take."""
-    wanted = {job.id for job in plan.wanted(shard)}
+    wanted = {job.id for job in to_do}
     seconds = estimated_seconds(plan, devices[0])
     rows = [("job", "steps", "", "")]
     for job in plan.jobs.values():
@@ -91,7 +95,7 @@ def describe_plan(plan: Plan, devices: list[str], shard: tuple[int, int]) -> str
         if job.id in wanted:
             rows.append((job.id, steps, "to do", f"about {clock(seconds[job.id])}"))
         else:
-            rows.append((job.id, steps, "done" if job.done() else "other shard", ""))
+            rows.append((job.id, steps, "done" if job.done() else "not now", ""))
     lines = text_table(rows, align="lrll")
     # One device named several times does more at a time, but none of it faster.
     total = sum(seconds[name] for name in wanted) / len(set(devices))

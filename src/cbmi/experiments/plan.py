@@ -197,22 +197,33 @@ class Plan:
                         "it again."
                     )
 
-    def wanted(self, shard: tuple[int, int] = (0, 1)) -> list[Job]:
-        """What is to be done of a shard: its systems and analyses, and all that comes before."""
+    def wanted(self, shard: tuple[int, int] = (0, 1), only: Sequence[str] = ()) -> list[Job]:
+        """What is to be done of a shard: its systems and analyses, and all that comes before.
+
+        only: names of jobs to do instead.
+        """
         ends = [
             job for job in self.jobs.values() if job.kind not in (JobKind.CORPUS, JobKind.START)
         ]
         number, count = shard
         first = len(ends) * number // count
         beyond = len(ends) * (number + 1) // count
+        chosen = [self._named(name) for name in only] or ends[first:beyond]
         wanted: set[str] = set()
-        for end in ends[first:beyond]:
-            job = None if end.done() else end
+        for end in chosen:
+            is_done = end.ready() if end.kind is JobKind.START else end.done()
+            job = None if is_done else end
             while job is not None:
                 job.check_model()
                 wanted.add(job.id)
                 job = self._needed_first(job)
         return [job for job in self.jobs.values() if job.id in wanted]
+
+    def _named(self, name: str) -> Job:
+        job = self.jobs.get(name)
+        if job is None:
+            raise UserError(f"--only: there is no job '{name}'{nearest(name, self.jobs)}.")
+        return job
 
     def _needed_first(self, job: Job) -> Job | None:
         """The job that has to be done before this one can begin."""

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -51,13 +52,13 @@ class Runner:
         self,
         plan: Plan,
         devices: list[str],
-        shard: tuple[int, int],
+        wanted: Sequence[Job],
         launcher: Launcher | None = None,
     ) -> None:
         self.plan = plan
         self.devices = devices
         self.launcher = launcher or LocalLauncher()
-        self.wanted = plan.wanted(shard)
+        self.wanted = wanted
         self.pending = {job.id: job for job in self.wanted}
         # By job; None: its folder is being made ready.
         self.running: dict[str, Launched | None] = {}
