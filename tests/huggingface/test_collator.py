@@ -11,10 +11,15 @@ pytest.importorskip("transformers")
 
 import tiny
 from tasks import cbmi
-from transformers import FSMTConfig, FSMTForConditionalGeneration
+from transformers import (
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    M2M100ForConditionalGeneration,
+)
 
 from cbmi.errors import UserError
 from cbmi.huggingface import AdaptiveCollator, scores
+from cbmi.huggingface.collator import decoder_inputs
 from cbmi.huggingface.scores import gold_scores
 from cbmi.huggingface.target_pieces import spelt
 
@@ -306,3 +311,61 @@ def test_labels_stay_as_they_are():
     data = tiny.dataset(6)
     labels = AdaptiveCollator(tiny.tokenizer(), model=network)(list(data))["labels"]
     assert (labels != -100).sum() == sum(map(len, data["labels"]))
+
+
+def test_columns_that_a_model_reads_are_kept():
+    """decoder_input_ids of one's own, and what goes beside the inputs."""
+    collator = AdaptiveCollator(tiny.tokenizer(), model=tiny.model("bart"))
+    rows = [
+        {
+            "input_ids": [5, 6, 2],
+            "token_type_ids": [0, 1, 1],
+            "labels": [7, 2],
+            "decoder_input_ids": [9, 7],
+            "decoder_attention_mask": [1, 1],
+        },
+        {
+            "input_ids": [5, 2],
+            "token_type_ids": [0, 1],
+            "labels": [2],
+            "decoder_input_ids": [9],
+            "decoder_attention_mask": [1],
+        },
+    ]
+    batch = collator(rows)
+    assert batch["decoder_input_ids"].tolist() == [[9, 7], [9, tiny.PAD]]
+    assert batch["decoder_attention_mask"].tolist() == [[1, 1], [1, 0]]
+    assert batch["token_type_ids"].tolist() == [[0, 1, 1], [0, 1, 0]]
+    rows[1]["decoder_input_ids"] = [9, 9, 9]
+    with pytest.raises(UserError, match="decoder_input_ids of another length than its labels"):
+        collator(rows)
+
+
+@pytest.mark.parametrize("kind", ["bart", None])
+def test_labels_that_are_no_ids_are_refused(kind):
+    collator = AdaptiveCollator(tiny.tokenizer(), model=kind and tiny.model(kind))
+    row = {"input_ids": [5, 6, 2], "labels": [-100, -1, 2]}
+    with pytest.raises(UserError, match="has the label -1; labels that are not predicted are -100"):
+        collator([row])
+    with pytest.raises(UserError, match="no labels at all"):
+        AdaptiveCollator(tiny.tokenizer(), model=tiny.model("bart"))([row | {"labels": []}])
+
+
+def test_a_tokenizer_without_a_pad_token_is_refused_at_once():
+    tokenizer = tiny.tokenizer()
+    tokenizer.pad_token = None
+    with pytest.raises(UserError, match="the tokenizer has no pad token"):
+        AdaptiveCollator(tokenizer)
+
+
+def test_a_class_derived_from_a_model_makes_its_decoder_inputs():
+    """M2M100 has a function in its module; a class of one's own, and a compiled model, find it."""
+
+    class Own(M2M100ForConditionalGeneration):
+        pass
+
+    stock = tiny.model("m2m100")
+    labels = torch.tensor([[7, 2, -100]])
+    expected = decoder_inputs(stock, labels)
+    assert torch.equal(decoder_inputs(Own(stock.config), labels), expected)
+    assert torch.equal(decoder_inputs(torch.compile(stock), labels), expected)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -188,7 +191,7 @@ def test_what_its_config_cannot_read_is_refused(tmp_path):
 def test_its_precision_stays_its_own(tmp_path, monkeypatch):
     """bf16 holds for its training alone: neither for others, nor for the model that comes back."""
 
-    def in_bf16(folder):  # as the default is on a GPU
+    def in_bf16(folder, rows):  # as the default is on a GPU
         return tiny.arguments(folder, "llama", max_steps=1, bf16=True)
 
     monkeypatch.setattr(language_model, "_three_epochs", in_bf16)
@@ -269,3 +272,42 @@ def test_a_stream_is_refused(tmp_path):
     stream = tiny.dataset(2).to_iterable_dataset()
     with pytest.raises(UserError, match="the data are a stream"):
         train_language_model(tiny.tokenizer(), stream, start=1, output=tmp_path)
+
+
+def test_the_warm_up_ends_before_a_short_training_does(tmp_path):
+    args = language_model._three_epochs(tmp_path, rows=2000)
+    assert args.warmup_steps == 3 * 32 // 10
+    assert language_model._three_epochs(tmp_path, rows=1_000_000).warmup_steps == 500
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_language_model(tmp_path):
+    """Half of the steps of one process, the same folder, and both load the same weights."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, tiny, torch\n"
+        "from cbmi.huggingface import train_language_model\n"
+        "from test_language_model import small_config\n"
+        "args = tiny.arguments(sys.argv[1] + '/work', 'llama', max_steps=-1,\n"
+        "    num_train_epochs=1, per_device_train_batch_size=4, ddp_backend='gloo',\n"
+        "    save_strategy='epoch')\n"
+        "lm = train_language_model(tiny.tokenizer(), tiny.dataset(16), start=tiny.BOS,\n"
+        "    output=sys.argv[1] + '/lm', config=small_config(), args=args)\n"
+        "print('steps', args.world_size, float(sum(p.double().sum() for p in lm.parameters())))\n"
+    )
+    folder = str(Path(__file__).parent)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    paths = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [*command, str(script), str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("steps ")]
+    assert len(said) == 2
+    assert len(set(said)) == 1  # the same weights in both
+    assert said[0].startswith("steps 2 ")
+    state = json.loads(next((tmp_path / "work").glob("*/trainer_state.json")).read_text())
+    assert state["global_step"] == 2  # 16 rows, 2 processes of 4 rows a step

@@ -219,3 +219,37 @@ def test_other_tokenizers_are_refused(tmp_path):
     other.add_tokens(["haus haus"])
     with pytest.raises(UserError, match="its tokenizer is not the translator's"):
         LanguageModelScores(tmp_path, start=tiny.BOS, tokenizer=other)
+
+
+def test_a_gap_in_the_labels_is_refused():
+    """What follows it would be scored as the text that it is not."""
+    data = Dataset.from_list([{"labels": [5, 6, -100, 7, 2]}])
+    scores = LanguageModelScores(tiny.language_model(), start=tiny.BOS)
+    with pytest.raises(UserError, match="give each turn a row of its own"):
+        scores.add_to(data)
+    around = Dataset.from_list([{"labels": [-100, 5, 6, -100]}])
+    assert [len(row) for row in scores.add_to(around)["lm"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [([5, -1], "has the label -1"), (None, "should be a list of ids"), (3, "should be a list")],
+)
+def test_rows_that_have_no_labels(labels, problem):
+    data = Dataset.from_dict({"labels": [labels]})
+    with pytest.raises(UserError, match=problem):
+        LanguageModelScores(tiny.language_model(), start=tiny.BOS).add_to(data)
+
+
+@pytest.mark.parametrize("lm", [None, torch.nn.Linear(2, 2)])
+def test_what_is_no_language_model(lm):
+    with pytest.raises(UserError, match="lm: give a causal language model, its folder or name"):
+        LanguageModelScores(lm, start=tiny.BOS)
+
+
+def test_a_cache_is_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    scores = LanguageModelScores(tiny.language_model(), start=tiny.BOS)
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match=r"cache: .*file is not a folder"):
+            scores.add_to(tiny.dataset(2), cache=place)

@@ -18,7 +18,13 @@ pytest.importorskip("transformers")
 import tiny
 import transformers
 from datasets import Dataset
-from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, TrainerCallback
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    TrainerCallback,
+)
 
 from cbmi.errors import UserError
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
@@ -26,7 +32,7 @@ from cbmi.huggingface.weights import WeightLog
 from cbmi.interop.marian import marian_config, marian_weights
 from cbmi.model import LanguageModel, Translator, pack_sentences, shift_right
 from cbmi.model.layers import Shape
-from cbmi.objectives import TABLE, TokenScores, build, cbmi_weights
+from cbmi.objectives import TABLE, TokenScores, build, cbmi_weights, name_of
 from cbmi.objectives.base import join
 from cbmi.objectives.loss import token_losses
 
@@ -189,7 +195,7 @@ def test_statistics_are_those_of_the_same_dropout(tmp_path, kind, monkeypatch):
     trainer.train()
     assert len(seen) == 8
     for step in (slice(0, 4), slice(4, 8)):
-        expected = trainer.objective.weights(join(seen[step]))
+        expected = trainer.adaptive_objective.weights(join(seen[step]))
         mask = join(seen[step]).mask
         torch.testing.assert_close(torch.cat(used[step])[mask], expected[mask])
 
@@ -558,6 +564,71 @@ def test_models_with_a_loss_of_their_own_are_refused(tmp_path):
     config.router_aux_loss_coef = 0.01
     with pytest.raises(UserError, match="the loss of the model's router would be left out"):
         trainer._refuse_unfit_model()
+    del config.router_aux_loss_coef  # an unknown coefficient may be anything
+    with pytest.raises(UserError, match="the loss of the model's router would be left out"):
+        trainer._refuse_unfit_model()
+    config.ffn_config = SimpleNamespace(moe_loss_weight=0.0)
+    trainer._refuse_unfit_model()
+    config.ffn_config.moe_loss_weight = 0.5
+    with pytest.raises(UserError, match="the loss of the model's router would be left out"):
+        trainer._refuse_unfit_model()
+
+
+def test_a_search_for_hyperparameters_sets_its_own_objective(tmp_path):
+    """transformers puts a trial's outcome into `trainer.objective` before and after each."""
+    trainer = tiny.trainer(tmp_path, max_steps=1)
+    for outcome in (None, 0.5):
+        trainer.objective = outcome
+        trainer.train()
+    assert name_of(trainer.adaptive_objective) == "cbmi"
+
+
+def test_a_second_training_logs_its_own_weights(tmp_path):
+    trainer = tiny.trainer(tmp_path, max_steps=1, logging_steps=1)
+    trainer._weight_log.add(torch.full((3,), 5.0), torch.ones(3, dtype=torch.bool))
+    trainer.train()
+    assert max(line.get("weight_p95", 0.0) for line in trainer.state.log_history) < 5
+
+
+def test_frequencies_are_those_of_the_dataset_that_is_trained_on(tmp_path):
+    trainer = tiny.trainer(tmp_path, objective="freq-exp", max_steps=1)
+    first = trainer._objective_inputs(tiny.SIZE, torch.device("cpu")).frequency
+    trainer.train_dataset = tiny.dataset(8, seed=9)
+    second = trainer._objective_inputs(tiny.SIZE, torch.device("cpu")).frequency
+    assert not torch.equal(first, second)
+
+
+def test_a_column_of_weights_needs_no_file(tmp_path, capsys):
+    data = tiny.dataset(16)
+    data = data.add_column("weights", [[2.0] * len(row) for row in data["labels"]])
+    for objective in ("weights-file", {"name": "weights-file", "file": "none.txt"}):
+        trainer = tiny.trainer(tmp_path, objective=objective, data=data, max_steps=1)
+        trainer.train()
+        lines = [line for line in trainer.state.log_history if "weight_mean" in line]
+        assert [line["weight_mean"] for line in lines] in ([], [2.0])
+    assert "has the column 'weights', so none.txt is not read" in capsys.readouterr().err
+    with pytest.raises(UserError, match="file: this key is missing"):
+        tiny.trainer(tmp_path, objective="weights-file", data=tiny.dataset(16))
+
+
+def test_weights_are_shown_of_what_training_reads(tmp_path):
+    """A column that training leaves out, and a batch that auto_find_batch_size has halved."""
+    data = tiny.scored(tiny.dataset(16))
+    network = tiny.model("marian")
+    trainer = AdaptiveSeq2SeqTrainer(
+        network,
+        tiny.arguments(tmp_path, max_steps=1),
+        DataCollatorForSeq2Seq(tiny.tokenizer(), model=network),
+        data,
+        objective="focal",
+    )
+    assert len(trainer.token_weights(data)) == 16
+    trainer = tiny.trainer(tmp_path, data=data)
+    whole = trainer.token_weights(data)
+    trainer._train_batch_size = 8
+    halves = trainer.token_weights(data)
+    assert whole["nmt"] == halves["nmt"]
+    assert whole["weights"] != halves["weights"]
 
 
 def test_a_step_that_is_broken_off_leaves_nothing(tmp_path):

@@ -16,6 +16,8 @@ from cbmi.errors import UserError
 from cbmi.huggingface.columns import COLUMNS, IGNORED, WEIGHTS
 
 Row = Mapping[str, Any]
+# Columns that some models read beside `input_ids`, as long as these.
+OF_INPUTS = ("token_type_ids", "global_attention_mask")
 
 
 @dataclass
@@ -34,26 +36,35 @@ class AdaptiveCollator:
     def __post_init__(self) -> None:
         if self.model is not None and not self.model.config.is_encoder_decoder:
             raise UserError("AdaptiveCollator: for a decoder-only model, leave out model.")
+        self._check_pad_token()
+
+    def _check_pad_token(self) -> None:
+        if self.tokenizer.pad_token_id is None:
+            raise UserError(
+                "the tokenizer has no pad token; set one, such as "
+                "tokenizer.pad_token = tokenizer.eos_token."
+            )
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         if "position_ids" in rows[0]:
             raise UserError(
                 "the rows have position_ids, so they may be packed; give each pair a row without."
             )
-        if self.tokenizer.pad_token_id is None:
-            raise UserError(
-                "the tokenizer has no pad token; set one, such as "
-                "tokenizer.pad_token = tokenizer.eos_token."
-            )
+        self._check_pad_token()
         ids = [row["input_ids"] for row in rows]
         masks = [_mask_of(row) for row in rows]
         batch = {
             "input_ids": self._padded(ids, self.tokenizer.pad_token_id),
             "attention_mask": self._padded(masks, 0),
         }
+        for name in OF_INPUTS:
+            if name in rows[0]:
+                batch[name] = self._padded([row[name] for row in rows], 0)
         if "labels" not in rows[0]:
             return batch
         labels = [row["labels"] for row in rows]
+        if not any(len(row) for row in labels):
+            raise UserError("a batch has no labels at all: leave out rows without labels.")
         if self.model is None:
             for row in rows:
                 _check_causal(row)
@@ -64,11 +75,30 @@ class AdaptiveCollator:
         else:
             # Decoders read from the left, whichever side the encoder's inputs are padded on.
             batch["labels"] = self._padded(labels, IGNORED, at_left=False)
-            batch["decoder_input_ids"] = decoder_inputs(self.model, batch["labels"])
+            self._add_decoder_inputs(batch, rows)
+        if ((batch["labels"] < 0) & (batch["labels"] != IGNORED)).any():
+            raise UserError(
+                f"a row has the label {int(batch['labels'][batch['labels'] != IGNORED].min())}; "
+                f"labels that are not predicted are {IGNORED}."
+            )
         for name in COLUMNS:
             if name in rows[0]:
                 batch[name] = _values(name, rows, batch["labels"], self.model is None)
         return batch
+
+    def _add_decoder_inputs(self, batch: dict[str, Tensor], rows: Sequence[Row]) -> None:
+        """Those that the rows have, or what the model makes of the labels."""
+        if "decoder_input_ids" in rows[0]:
+            given = [row["decoder_input_ids"] for row in rows]
+            padded = self._padded(given, self.tokenizer.pad_token_id, at_left=False)
+            if padded.shape != batch["labels"].shape:
+                raise UserError("a row has decoder_input_ids of another length than its labels.")
+            batch["decoder_input_ids"] = padded
+        else:
+            batch["decoder_input_ids"] = decoder_inputs(self.model, batch["labels"])
+        if "decoder_attention_mask" in rows[0]:
+            masks = [row["decoder_attention_mask"] for row in rows]
+            batch["decoder_attention_mask"] = self._padded(masks, 0, at_left=False)
 
     def _padded(
         self, rows: Sequence[Sequence[int]], filler: int, at_left: bool | None = None
@@ -116,7 +146,7 @@ def _values(name: str, rows: Sequence[Row], labels: Tensor, is_causal: bool) -> 
     counts = is_predicted.sum(1).tolist()
     own_values = []
     for row, count in zip(rows, counts, strict=True):
-        if row[name] is None:
+        if row.get(name) is None:
             raise UserError(f"a row has no value in '{name}': make the column for all rows.")
         own = _array(row[name], torch.float32).reshape(-1)
         if is_causal and len(own) == count + 1 and row["labels"][0] != IGNORED:
@@ -139,12 +169,16 @@ def _values(name: str, rows: Sequence[Row], labels: Tensor, is_causal: bool) -> 
 
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:
     """(labels' shape): what the decoder reads, as the model itself makes it of labels."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = getattr(model, "_orig_mod", model)  # of torch.compile
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
     labels = labels.clone()  # some models fill in what is not predicted
     if hasattr(base, "prepare_decoder_input_ids_from_labels"):
         made: Tensor = base.prepare_decoder_input_ids_from_labels(labels)
         return made
-    shift = getattr(sys.modules[type(base).__module__], "shift_tokens_right", None)
+    # The module of the model's class, or of the one that it was derived from, has a function.
+    modules = [sys.modules[kind.__module__] for kind in type(base).__mro__]
+    shifts = [vars(module).get("shift_tokens_right") for module in modules]
+    shift = next((found for found in shifts if found is not None), None)
     if shift is None:
         raise UserError(
             f"{type(base).__name__} does not say how it makes decoder inputs of labels; add the "

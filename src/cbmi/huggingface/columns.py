@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def column_names(dataset: Any) -> list[str] | None:
 # What makes a column that is missing.
 MAKERS = {
     LM: "LanguageModelScores(lm, start=start).add_to(dataset)",
-    WEIGHTS: "dataset.add_column",
+    WEIGHTS: "dataset.add_column, or take trainer.train_dataset, which has the file's",
 }
 
 
@@ -46,9 +46,31 @@ def require_column(dataset: Any, name: str, what: str) -> None:
         )
 
 
-def predicted(labels: Sequence[int]) -> list[int]:
+def predicted(labels: Any) -> list[int]:
     """The labels that are predicted."""
-    return [label for label in labels if label != IGNORED]
+    if labels is None or isinstance(labels, str) or not hasattr(labels, "__len__"):
+        raise UserError(f"a row's labels should be a list of ids, not {labels!r:.50}.")
+    found = [label for label in labels if label != IGNORED]
+    if found and min(found) < 0:
+        raise UserError(
+            f"a row has the label {min(found)}; labels that are not predicted are {IGNORED}."
+        )
+    return found
+
+
+def text_of(labels: Any) -> list[int]:
+    """The labels that are predicted, as the text that a language model scores.
+
+    Refuses a gap between them: what follows it would be scored as if it were not there.
+    """
+    found = predicted(labels)
+    places = [place for place, label in enumerate(labels) if label != IGNORED]
+    if places and places[-1] - places[0] + 1 > len(places):
+        raise UserError(
+            f"a row has {IGNORED} between labels that are predicted, such as several turns of a "
+            "conversation; give each turn a row of its own."
+        )
+    return found
 
 
 def split(batch: Batch) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -22,7 +22,7 @@ from transformers import (
 
 from cbmi.errors import UserError, first_line
 from cbmi.huggingface.collator import AdaptiveCollator
-from cbmi.huggingface.columns import IGNORED, predicted, require_column
+from cbmi.huggingface.columns import IGNORED, require_column, text_of
 from cbmi.huggingface.language_model_note import (
     check_weights,
     digest_of,
@@ -34,6 +34,10 @@ from cbmi.huggingface.start import Start, check_start, start_ids
 from cbmi.huggingface.trainer import AdaptiveTrainer
 
 BLOCK = 10_000  # rows read at a time
+# Of a training by default.
+EPOCHS = 3
+BATCH = 64
+WARMUP = 500  # steps at most; a tenth of a short training
 TABLES = ("arrow", "pandas", "polars")  # formats of a dataset that give no rows of labels
 
 
@@ -56,7 +60,10 @@ def train_language_model(
     check_dataset(data, "train_language_model")
     if not hasattr(data, "__len__"):
         raise UserError("train_language_model: the data are a stream; give a datasets.Dataset.")
+    if not len(data):
+        raise UserError("train_language_model: the dataset has no rows.")
     output = Path(output)
+    refuse_file(output, "output")
     ids = start_ids(start)
     size, longest = _extent(tokenizer, data)
     # A copy: training completes what it says.
@@ -67,7 +74,7 @@ def train_language_model(
         config.pad_token_id = None
     with _apart():
         is_default = args is None
-        args = args or _three_epochs(output / "checkpoints")
+        args = args or _three_epochs(output / "checkpoints", len(data))
         work = Path(str(args.output_dir))
         if work.resolve() == output.resolve():
             raise UserError(
@@ -150,6 +157,7 @@ def _apart() -> Iterator[None]:
     """What accelerate keeps for the whole process, such as its precision, is left as it was."""
     variables = {name: value for name, value in os.environ.items() if _is_of_accelerate(name)}
     state = dict(AcceleratorState._shared_state)
+    processes = dict(PartialState._shared_state)
     AcceleratorState._reset_state()
     try:
         yield
@@ -159,19 +167,22 @@ def _apart() -> Iterator[None]:
         os.environ.update(variables)
         AcceleratorState._reset_state()
         AcceleratorState._shared_state.update(state)
+        PartialState._shared_state.clear()
+        PartialState._shared_state.update(processes)
 
 
 def _is_of_accelerate(variable: str) -> bool:
     return variable.startswith("ACCELERATE_")
 
 
-def _three_epochs(folder: Path) -> TrainingArguments:
+def _three_epochs(folder: Path, rows: int) -> TrainingArguments:
+    steps = EPOCHS * -(-rows // BATCH)
     return TrainingArguments(
         output_dir=str(folder),
-        num_train_epochs=3,
-        per_device_train_batch_size=64,
+        num_train_epochs=EPOCHS,
+        per_device_train_batch_size=BATCH,
         learning_rate=5e-4,
-        warmup_steps=500,
+        warmup_steps=min(WARMUP, steps // 10),
         lr_scheduler_type="linear",
         label_smoothing_factor=0.1,  # as cbmi's own language model
         bf16=torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
@@ -200,7 +211,7 @@ class _with_start:
         self.start = start
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        labels = predicted(row["labels"])
+        labels = text_of(row["labels"])
         ids = [*self.start, *labels]
         return {
             "input_ids": ids,
@@ -215,8 +226,9 @@ def _extent(tokenizer: Any, data: Any) -> tuple[int, int]:
     longest = 0
     for block in data.select_columns("labels").iter(BLOCK):
         for row in block["labels"]:
-            largest = max(largest, max((int(label) for label in row), default=-1))
-            longest = max(longest, len(predicted(row)))
+            labels = text_of(row)
+            largest = max(largest, max(labels, default=-1))
+            longest = max(longest, len(labels))
     return max(len(tokenizer), largest + 1), longest
 
 
@@ -237,6 +249,7 @@ def _base(size: int, tokenizer: Any, start: list[int]) -> LlamaConfig:
 
 
 def load_language_model(folder: Path) -> PreTrainedModel:
+    """The causal language model in a folder, or of that name on the Hub."""
     # Of a translator, AutoModelForCausalLM would take the decoder, which needs the encoder.
     with suppress(OSError, ValueError):  # a folder of adapters has no config of its own
         refuse_encoder(AutoConfig.from_pretrained(str(folder)), f"{folder}: the model here")
@@ -246,6 +259,13 @@ def load_language_model(folder: Path) -> PreTrainedModel:
         reason = first_line(error)
         raise UserError(f"{folder}: there is no language model here: {reason}.") from None
     return model
+
+
+def refuse_file(path: Path, what: str) -> None:
+    """Refuse a file, or what would lie below one, where a folder is to be made."""
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{what}: {place} is not a folder; name another one.")
 
 
 def refuse_encoder(config: Any, what: str) -> None:
@@ -258,6 +278,7 @@ def refuse_encoder(config: Any, what: str) -> None:
 
 
 def check_dataset(data: Any, what: str) -> None:
+    """Refuse what is not one dataset with rows of labels."""
     if not hasattr(data, "column_names") or isinstance(data, Mapping):
         raise UserError(f"{what}: give one dataset (datasets.Dataset), not {type(data).__name__}.")
     require_column(data, "labels", what)

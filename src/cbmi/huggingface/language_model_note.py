@@ -22,6 +22,7 @@ NOTED_ARGUMENTS = (
     "average_tokens_across_devices",
     "bf16",
     "data_seed",
+    "dataloader_drop_last",
     "fp16",
     "full_determinism",
     "gradient_accumulation_steps",
@@ -45,7 +46,9 @@ NOTED_ARGUMENTS = (
 def make_note(data: Any, start: list[int], config: Any, args: TrainingArguments) -> dict[str, Any]:
     """What a language model depends on."""
     values = args.to_dict()  # type: ignore[no-untyped-call]
-    defaults = TrainingArguments(output_dir=args.output_dir).to_dict()  # type: ignore[no-untyped-call]
+    # On the same devices: accelerate keeps those of the latest arguments for the whole process.
+    plain = TrainingArguments(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    defaults = plain.to_dict()  # type: ignore[no-untyped-call]
     training = {}
     for name, value in values.items():
         # Versions of transformers do not have the same arguments, so defaults are left out.

@@ -15,8 +15,13 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from cbmi.errors import UserError
-from cbmi.huggingface.columns import LM, predicted
-from cbmi.huggingface.language_model import check_dataset, load_language_model, refuse_encoder
+from cbmi.huggingface.columns import LM, text_of
+from cbmi.huggingface.language_model import (
+    check_dataset,
+    load_language_model,
+    refuse_encoder,
+    refuse_file,
+)
 from cbmi.huggingface.language_model_note import digest_of
 from cbmi.huggingface.scores import gold_scores
 from cbmi.huggingface.start import Start, check_start, start_ids
@@ -44,6 +49,10 @@ class LanguageModelScores:
             lm = load_language_model(Path(folder))
             if tokenizer is not None:
                 _check_tokenizers(_tokenizer_of(folder), tokenizer, folder)
+        if not isinstance(lm, PreTrainedModel) and not hasattr(lm, "get_base_model"):
+            raise UserError(
+                f"lm: give a causal language model, its folder or name, not {type(lm).__name__}."
+            )
         refuse_encoder(lm.config, f"lm: {type(lm).__name__}")
         self.lm: Any = lm
         self.size = int(lm.get_output_embeddings().weight.shape[0])
@@ -69,6 +78,7 @@ class LanguageModelScores:
             fingerprint = digest_of("log p of labels", self._note(data))
             options |= {"new_fingerprint": fingerprint, "desc": "Scoring with the language model"}
             if cache is not None:
+                refuse_file(Path(cache), "cache")
                 Path(cache).mkdir(parents=True, exist_ok=True)
                 options["cache_file_name"] = str(Path(cache) / f"{LM}-{fingerprint}.arrow")
         else:
@@ -139,7 +149,7 @@ class LanguageModelScores:
             return {LM: self._scores(rows)}
 
     def _scores(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        labels = [predicted(row) for row in rows]
+        labels = [text_of(row) for row in rows]
         scores: list[list[float]] = [[] for _ in labels]
         limit = min(TOKENS.get(self.lm.device.type, 4096), max(1, LOGITS // self.size))
         # Rows of like length together: little padding.

@@ -30,7 +30,7 @@ class TargetPieces:
         self.pieces = spelt(tokenizer, size)
         self.starts_are_known = any(piece.startswith(WORD_START) for piece in self.pieces)
         ids = np.arange(size, dtype=np.int64) + SPECIALS
-        special = [number for number in tokenizer.all_special_ids if number < size]
+        special = [number for number in special_ids(tokenizer) if number < size]
         ids[special] = EOS
         self.ids = torch.from_numpy(ids)
 
@@ -51,6 +51,14 @@ class TargetPieces:
         mapped = np.zeros(size + SPECIALS, np.int64)
         np.add.at(mapped, self.ids.numpy(), counts)
         return torch.from_numpy(relative_frequency(mapped)).float()
+
+
+def special_ids(tokenizer: Any) -> list[int]:
+    """Those of special pieces in the target vocabulary."""
+    if not getattr(tokenizer, "separate_vocabs", False):
+        return list(tokenizer.all_special_ids)
+    known = tokenizer.target_encoder
+    return [known[piece] for piece in tokenizer.all_special_tokens if piece in known]
 
 
 def is_byte_level(pieces: Iterable[str]) -> bool:

@@ -26,6 +26,7 @@ from cbmi.huggingface.columns import (
     SOURCE,
     WEIGHTS,
     Batch,
+    column_names,
     require_column,
     split,
 )
@@ -40,6 +41,8 @@ from cbmi.objectives.ranks import SINGLE_RANK, ProcessGroup, Ranks
 # What an objective may need here; the other needs are refused.
 PROVIDED = frozenset({"lm", "weights", "frequency", "words"})
 DEVICES = ("cpu", "cuda")
+# How configs call the coefficient of a router's loss.
+ROUTER_LOSSES = ("router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight")
 
 
 class AdaptiveTrainer(Trainer):
@@ -50,22 +53,25 @@ class AdaptiveTrainer(Trainer):
     that `LanguageModelScores` adds.
     """
 
-    objective: Objective
+    adaptive_objective: Objective  # `objective` is what a search for hyperparameters sets
 
     def __init__(
         self,
         model: Any = None,
         args: Any = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
         *,
         objective: str | Mapping[str, Any] | Objective,
         **others: Any,
     ) -> None:
         """`others`: as those of the stock trainer."""
-        self.objective = _objective(objective)
-        _refuse_unfit(args, others)
-        if "weights" in self.objective.needs() and others.get("train_dataset") is not None:
-            others["train_dataset"] = with_weights_of_file(others["train_dataset"], self.objective)
-        super().__init__(model, args, **others)
+        names = column_names(train_dataset) or []
+        self.adaptive_objective = _objective(objective, has_weights=WEIGHTS in names)
+        _refuse_unfit(args, data_collator, others)
+        if "weights" in self.adaptive_objective.needs() and train_dataset is not None:
+            train_dataset = with_weights_of_file(train_dataset, self.adaptive_objective)
+        super().__init__(model, args, data_collator, train_dataset, **others)
         self._refuse_unfit_processes()
         self._refuse_unfit_model()
         if self.args.n_gpu > 1:
@@ -95,6 +101,7 @@ class AdaptiveTrainer(Trainer):
         self._ranks = ProcessGroup(self.args.process_index, self.args.world_size, self.args.device)
         self.compute_loss_func = self._adaptive_loss
         self._inputs: ObjectiveInputs | None = None  # made when first needed
+        self._inputs_of: Any = None  # the dataset that they were made of
         self._columns: dict[str, Tensor] = {}  # of the micro-batch whose loss is computed
         self._accumulated: list[Any] = []  # the step's micro-batches, if there are several
         self._known_weights: list[Tensor] = []  # of the step's micro-batches that are left
@@ -107,17 +114,18 @@ class AdaptiveTrainer(Trainer):
         together as in a step of training. `cbmi inspect` shows the result.
         """
         self._check_columns(dataset)
-        step = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        # What it really is: `auto_find_batch_size` may have made it smaller.
+        step = self._train_batch_size * self.args.gradient_accumulation_steps
         return weighted_rows(self, dataset, step * self.args.world_size)
 
     def _check_columns(self, dataset: Any) -> None:
         for name in ("input_ids", "labels"):
             require_column(dataset, name, "training")
         for name in self._needed_columns():
-            require_column(dataset, name, f"objective '{name_of(self.objective)}'")
+            require_column(dataset, name, f"objective '{name_of(self.adaptive_objective)}'")
 
     def _needed_columns(self) -> list[str]:
-        needs = self.objective.needs()
+        needs = self.adaptive_objective.needs()
         return [name for need, name in (("lm", LM), ("weights", WEIGHTS)) if need in needs]
 
     def _refuse_unfit_processes(self) -> None:
@@ -137,9 +145,8 @@ class AdaptiveTrainer(Trainer):
 
     def _refuse_unfit_model(self) -> None:
         """Refuse a model with a loss of its own beside that of the labels."""
-        config = self.model.config  # type: ignore[union-attr]
-        routes = getattr(config, "output_router_logits", False)
-        if routes and getattr(config, "router_aux_loss_coef", 0):
+        config: Any = self.model.config  # type: ignore[union-attr]
+        if any(_has_router_loss(one) for one in (config, config.get_text_config())):
             raise UserError(
                 "output_router_logits: the loss of the model's router would be left out; set it "
                 "to False in the model's config."
@@ -148,6 +155,7 @@ class AdaptiveTrainer(Trainer):
     # What users and the stock trainer call.
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._weight_log = WeightLog()
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -186,7 +194,7 @@ class AdaptiveTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         if self.compute_loss_func is not None:
-            together = self.objective.weighs_together()
+            together = self.adaptive_objective.weighs_together()
             if together and self._accumulated and not self._known_weights:
                 self._known_weights = self._weights_of_step(model)
             inputs, self._columns = self._split(inputs)
@@ -231,7 +239,7 @@ class AdaptiveTrainer(Trainer):
         scores = self.token_scores(outputs, labels, self._columns, self._ranks)
         known = self._known_weights.pop(0) if self._known_weights else None
         losses, weights = token_losses(
-            self.objective, scores, self.args.label_smoothing_factor, weights=known
+            self.adaptive_objective, scores, self.args.label_smoothing_factor, weights=known
         )
         if weights is not None:
             self._weight_log.add(weights, scores.mask)
@@ -255,7 +263,9 @@ class AdaptiveTrainer(Trainer):
         self._accumulated = []
         longest = torch.stack([torch.as_tensor(one.longest) for one in scores]).max()
         together = replace(join(scores), longest=longest)
-        return list(weights_together(self.objective, together, [len(one.nmt) for one in scores]))
+        return list(
+            weights_together(self.adaptive_objective, together, [len(one.nmt) for one in scores])
+        )
 
     def token_scores(
         self, outputs: Any, labels: Tensor, columns: Batch, ranks: Ranks
@@ -271,8 +281,8 @@ class AdaptiveTrainer(Trainer):
                 f"the model gave logits of shape {tuple(logits.shape[:2])} for labels of shape "
                 f"{tuple(labels.shape)}; use AdaptiveCollator as the data_collator."
             )
-        needs = self.objective.needs()
-        together = self.objective.weighs_together()
+        needs = self.adaptive_objective.needs()
+        together = self.adaptive_objective.weighs_together()
         if self._is_causal:
             # The logits at a place are those of the next label.
             labels = torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), IGNORED)], dim=1)
@@ -315,11 +325,12 @@ class AdaptiveTrainer(Trainer):
         return values.flatten()
 
     def _objective_inputs(self, size: int, device: torch.device) -> ObjectiveInputs:
-        if self._inputs is None:
+        if self._inputs is None or self._inputs_of is not self.train_dataset:
+            self._inputs_of = self.train_dataset
             tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-            self._inputs = objective_inputs(self.objective, tokenizer, size, self.train_dataset).to(
-                device
-            )
+            self._inputs = objective_inputs(
+                self.adaptive_objective, tokenizer, size, self.train_dataset
+            ).to(device)
         return self._inputs
 
 
@@ -327,8 +338,11 @@ class AdaptiveSeq2SeqTrainer(AdaptiveTrainer, Seq2SeqTrainer):
     """`transformers.Seq2SeqTrainer` with an objective of cbmi, for encoder-decoder models."""
 
 
-def _objective(choice: str | Mapping[str, Any] | Objective) -> Objective:
-    """The objective of that name and settings; refuses one that needs what is not provided."""
+def _objective(choice: str | Mapping[str, Any] | Objective, has_weights: bool = False) -> Objective:
+    """The objective of that name and settings; refuses one that needs what is not provided.
+
+    has_weights: the dataset has a column of weights, so no file needs to be named.
+    """
     if isinstance(choice, Objective):
         objective = choice
     else:
@@ -338,7 +352,8 @@ def _objective(choice: str | Mapping[str, Any] | Objective) -> Objective:
                 "objective: give a name, or a mapping with a name, such as {'name': 'cbmi'}, not "
                 f"{choice!r:.60}."
             )
-        objective = build(dict(settings), "objective")
+        without_file = {"file": ""} if has_weights and settings["name"] == "weights-file" else {}
+        objective = build(without_file | dict(settings), "objective")
     if objective.fusion is not None:
         raise UserError(
             "objective: it trains translator and language model as one, which Hugging Face's "
@@ -352,18 +367,28 @@ def _objective(choice: str | Mapping[str, Any] | Objective) -> Objective:
     return objective
 
 
-def _refuse_unfit(args: Any, others: Mapping[str, Any]) -> None:
+def _has_router_loss(config: Any) -> bool:
+    """Whether a mixture of experts adds a loss, as far as its config tells."""
+    if not getattr(config, "output_router_logits", False):
+        return False
+    named = []
+    for one in (config, getattr(config, "ffn_config", None)):
+        named += [getattr(one, name) for name in ROUTER_LOSSES if hasattr(one, name)]
+    return not named or any(named)
+
+
+def _refuse_unfit(args: Any, data_collator: Any, others: Mapping[str, Any]) -> None:
     """Refuse what would train something else."""
     if getattr(args, "use_liger_kernel", False):
         raise UserError(
             "use_liger_kernel: its fused loss gives no logits to weight; set it to False."
         )
-    if others.get("data_collator") is None:
+    if data_collator is None:
         raise UserError(
             "data_collator: give AdaptiveCollator(tokenizer, model=model), or for a decoder-only "
             "model AdaptiveCollator(tokenizer)."
         )
-    collator = type(others["data_collator"]).__name__
+    collator = type(data_collator).__name__
     is_packed = getattr(args, "packing", False) or getattr(args, "padding_free", False)
     if is_packed or collator == "DataCollatorWithFlattening":
         raise UserError(

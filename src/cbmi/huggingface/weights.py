@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from cbmi.huggingface.target_pieces import spelt
 from cbmi.objectives import Objective, TokenScores
 from cbmi.objectives.base import join
 from cbmi.objectives.ranks import SINGLE_RANK
-from cbmi.progress import bar, counted
+from cbmi.progress import bar, counted, say
 
 LOGGED_MICRO_BATCHES = 256  # whose weights are kept at most between two lines of the log
 QUANTILES = (0.05, 0.5, 0.95)
@@ -58,15 +58,17 @@ def with_weights_of_file(dataset: Any, objective: Objective) -> Any:
 
     A dataset that has the column already is taken as it is.
     """
+    file, per = objective.file, objective.per  # type: ignore[attr-defined]
     names = column_names(dataset)
     if names is not None and WEIGHTS in names:
+        if file:
+            say(f"weights-file: the dataset has the column '{WEIGHTS}', so {file} is not read.")
         return dataset
     if not hasattr(dataset, "add_column") or not hasattr(dataset, "__len__"):
         raise UserError(
             f"weights-file: lines are matched with rows, so train_dataset has to be a "
             f"datasets.Dataset, or have the column '{WEIGHTS}' already."
         )
-    file, per = objective.file, objective.per  # type: ignore[attr-defined]
     counts: Counter[str] = Counter()
     lines = list(read_lines(file, counts))
     report_repaired(counts)
@@ -94,6 +96,7 @@ def weighted_rows(trainer: Any, dataset: Any, together: int) -> Any:
     if not hasattr(dataset, "__len__"):
         raise UserError("token_weights: the data are a stream; give a datasets.Dataset.")
     model = trainer.model
+    read = _used_columns(trainer)
     pieces = spelt(tokenizer, model.get_output_embeddings().weight.shape[0])
     was_training = model.training
     model.eval()
@@ -101,12 +104,21 @@ def weighted_rows(trainer: Any, dataset: Any, together: int) -> Any:
     try:
         with bar("Weighting", len(dataset), "rows") as progress:
             for start in range(0, len(dataset), together):
-                rows = [dataset[i] for i in range(start, min(start + together, len(dataset)))]
+                rows = [read(dataset[i]) for i in range(start, min(start + together, len(dataset)))]
                 lines += _lines(trainer, tokenizer, pieces, rows)
                 progress.advance(len(rows))
     finally:
         model.train(was_training)
     return Dataset.from_list(lines)
+
+
+def _used_columns(trainer: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """A function that leaves out of a row what training does not read."""
+    if not trainer.args.remove_unused_columns:
+        return dict
+    trainer._set_signature_columns_if_needed()
+    known = set(trainer._signature_columns)
+    return lambda row: {name: value for name, value in row.items() if name in known}
 
 
 def _lines(
@@ -115,7 +127,7 @@ def _lines(
     """The rows of a mini-batch, weighted."""
     scores, counts = _scores(trainer, rows)
     causal = trainer._is_causal
-    weights = trainer.objective.weights(scores)
+    weights = trainer.adaptive_objective.weights(scores)
     if weights is None:
         weights = torch.ones_like(scores.nmt)
     # Without what only fills up batches.
@@ -152,7 +164,7 @@ def _scores(trainer: Any, rows: Sequence[Any]) -> tuple[TokenScores, list[int]]:
     """
     parts = []
     counts: list[int] = []
-    size = trainer.args.train_batch_size
+    size = trainer._train_batch_size
     for start in range(0, len(rows), size):
         batch = trainer._prepare_inputs(trainer.data_collator(list(rows[start : start + size])))
         inputs, columns = trainer._split(batch)
