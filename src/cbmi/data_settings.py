@@ -25,7 +25,8 @@ class CorpusSettings(Settings):
     """A part of the training data."""
 
     files: Files  # two aligned files, or one that holds both sides: .tsv, .tmx, .po, …
-    weight: PositiveFloat = 1.0  # how often an epoch has each of its pairs, on average
+    # How often an epoch has each of its pairs, on average.
+    weight: Annotated[PositiveFloat, Field(le=1000)] = 1.0
 
 
 def _as_corpora(value: Any) -> Any:

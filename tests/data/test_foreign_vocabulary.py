@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ def lines() -> list[str]:
     return [" ".join(draw.choices(SOME.split(), k=8)) for _ in range(500)]
 
 
-def train(path: Path, **settings: Any) -> sentencepiece.SentencePieceProcessor:
+def train(
+    path: Path, sentences: Sequence[str] | None = None, **settings: Any
+) -> sentencepiece.SentencePieceProcessor:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines()),
+        sentence_iterator=iter(sentences or lines()),
         model_writer=model,
         hard_vocab_limit=False,
         minloglevel=3,
@@ -140,6 +143,8 @@ def test_bpe_dropout_needs_merges(tmp_path):
         {"byte_fallback": False, "vocab_size": 60},
         {"normalization_rule_name": "nmt_nfkc"},
         {"model_type": "unigram"},
+        {"user_defined_symbols": ["<2de>"]},
+        {"split_by_whitespace": False, "vocab_size": 500, "sentences": ["the cat sees"] * 50},
     ],
 )
 def test_models_whose_merges_are_not_all_there_is_to_them(tmp_path, settings):

@@ -14,7 +14,7 @@ from searches import SPECIAL, language_model, model, packed, search, sources, tr
 
 from cbmi import UserError
 from cbmi.decoding import Fusion, Sampling, SearchSettings, queue
-from cbmi.decoding.candidates import continuations
+from cbmi.decoding.candidates import SpecialIds, continuations
 from cbmi.decoding.queue import Queue
 from cbmi.decoding.sampling import gumbel_noise, sample_tokens
 from cbmi.decoding.translate import _advance_by
@@ -74,6 +74,30 @@ def test_draws_follow_the_distribution(temperature, top_k, by):
     chi_square = ((counts[possible] - mean) ** 2 / mean).sum().item()
     degrees = int(possible.sum()) - 1
     assert chi_square <= degrees + 5 * (2 * degrees) ** 0.5
+
+
+def test_what_is_excluded_is_not_drawn_at_any_temperature():
+    logits = torch.randn(50, 12, generator=torch.Generator().manual_seed(3))
+    count = torch.arange(50)
+    for temperature in (1e-6, 1e6):
+        sampling = Sampling(temperature)
+        tokens = sample_tokens(logits, count, count, sampling, (0, 1, 3))
+        assert not set(tokens.tolist()) & {0, 1, 3}
+    assert len(set(tokens.tolist())) > 5  # so hot that all are about equally likely
+    with pytest.raises(UserError, match=r"should be above 0 and at most 1e\+06"):
+        Sampling(1e300)
+
+
+def test_an_unknown_piece_is_never_drawn():
+    logits = torch.full((40, 8), -20.0)
+    logits[:, 3] = 20.0
+    special = SpecialIds(0, 1, 2, 3)
+    settings = SearchSettings(special, beam=1, sampling=Sampling())
+    numbers = torch.arange(40)
+    limits = torch.full((40,), 9)
+    drawn = continuations(logits, torch.zeros(40, 1), numbers, 1, limits, settings).tokens
+    assert not (drawn == 3).any()
+    assert (drawn > 3).any()
 
 
 def test_the_noise_is_gumbel_noise():

@@ -142,6 +142,7 @@ def test_the_users_own_files_are_never_touched(task):
         ("--seed 1", "--seed: this is for sampling; say --sample as well"),
         ("--sample --temperature 0", "temperature is 0.0, but should be above 0"),
         ("--sample --temperature nan", "temperature is nan"),
+        ("--sample --temperature 1e300", "but should be above 0 and at most 1e+06"),
         ("--sample --top-k -1", "top_k is -1, but should be at least 0"),
         ("--sample --seed -1", "seed is -1, but should be between 0"),
         ("--sample --beam 2", "--beam: sampling has no beam"),

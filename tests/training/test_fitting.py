@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tasks import cbmi, refused, write_task
+from tasks import cbmi, refused, run_values, without_dropout, write_run, write_task
 
 from cbmi.config import PRESETS, RunSettings
 from cbmi.schema import check
@@ -135,6 +135,23 @@ def test_missing_files_are_reported_later(tmp_path):
 
 
 @pytest.mark.slow
+def test_choices_that_contradict_what_is_given_are_refused(tmp_path):
+    """Before anything is written: a run of such settings could not be read again."""
+    write_task(tmp_path)
+    first = write_run(tmp_path, "first.yaml", model=without_dropout())
+    assert cbmi("train", first).returncode == 0
+    values = run_values(tmp_path, output=str(tmp_path / "second"), r_drop=1.0)
+    values["initialize"] = str(tmp_path / "run")
+    del values["model"], values["data"]["vocabulary"]
+    second = tmp_path / "second.yaml"
+    second.write_text(yaml.safe_dump(values))
+    for options in ([], ["--dry-run"]):
+        message = refused("train", second, *options)
+        assert "r_drop: without dropout in the model, both passes would be the same" in message
+    assert not (tmp_path / "second").exists()
+    assert cbmi("train", second, "r_drop=0.0").returncode == 0
+
+
 def test_choices_are_said_and_kept(tmp_path):
     """A run file with nothing but files and stages: a vocabulary as large as the text allows."""
     write_task(tmp_path)

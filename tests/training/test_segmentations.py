@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,9 @@ import pytest
 import torch
 from tasks import WORLD, cbmi, every_objective, read_log, refused, run_values, write_run, write_task
 
+from cbmi.data.corpus import DIGEST
 from cbmi.data.prepare import open_training_corpora
+from cbmi.digests import sha256
 from cbmi.experiments.results import preparation_cost
 from cbmi.training.batching.builder import BatchBuilder, Segmentation
 from cbmi.training.run import RunDirectory
@@ -127,6 +132,37 @@ def test_resumed_it_ends_with_the_same_weights(task):
     resumed = train(task, "resumed", stages=[stage])
     name = "checkpoints/step-20/translator.safetensors"
     assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_other_draws_are_not_those_of_the_checkpoint(task):
+    """Another version of NumPy may draw others: they are named in checkpoints, too."""
+    stage = {"name": "ce", "objective": "ce", "steps": 4}
+    run = train(task, "drawn", stages=[stage])
+    folder = run / "data" / "segmentations"
+    meta = json.loads((folder / "meta.json").read_text())
+    ids = np.fromfile(folder / "1" / "source.ids", np.uint16)[::-1]
+    ids.tofile(folder / "1" / "source.ids")
+    meta["digests"]["1/source.ids"] = sha256(folder / "1" / "source.ids")[:DIGEST]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    path = write_run(
+        task, "drawn.yaml", output=str(run), **settings(task, stages=[stage | {"steps": 6}])
+    )
+    message = refused("train", path)
+    assert "/1/source.ids: these are not the data that step-4 was trained on" in message
+
+
+def test_all_segmentations_with_weights_of_another_file_are_named(task):
+    weights = task / "pair-weights.txt"
+    weights.write_text("1\n" * 60)
+    objective = {"name": "weights-file", "file": str(weights), "per": "pair"}
+    stages = [{"name": "given", "objective": objective, "steps": 2}]
+    run = train(task, "pairs", stages=stages)
+    weights.write_text("2\n" * 60)
+    longer = [stages[0] | {"steps": 4}]
+    path = write_run(task, "pairs.yaml", output=str(run), **settings(task, stages=longer))
+    advice = re.search(r"or delete (\S+) to continue", refused("train", path)).group(1)
+    subprocess.run(f"rm {advice}", shell=True, check=True)
+    assert cbmi("train", path).returncode == 0
 
 
 def test_weights_of_tokens_are_refused(task):

@@ -29,6 +29,8 @@ NORMALIZER_FLAGS = (3, 4, 5)  # dummy prefix, no extra whitespace, escaped white
 # Kinds of pieces.
 UNKNOWN_KIND = 2
 CONTROL_KIND = 3
+USER_DEFINED_KIND = 4
+SPACE = "▁"
 BPE = 2  # a type of model
 IDENTITY = b"identity"
 
@@ -69,12 +71,19 @@ def import_vocabulary(path: Path) -> Vocabulary:
 
 
 def can_be_sampled(vocabulary: Vocabulary) -> bool:
-    """Whether BPE-dropout can be drawn: it needs merges, bytes, and text taken as it is."""
+    """Whether BPE-dropout can be drawn: it needs merges, bytes, and text taken as it is.
+
+    Merges make neither user-defined symbols nor pieces of several words.
+    """
     is_bpe = False
     is_plain = False
     for field in _fields(vocabulary.model):
         if not isinstance(field.value, bytes):
             continue
+        if field.number == PIECES:
+            piece = _piece(field)
+            if piece.kind == USER_DEFINED_KIND or SPACE in piece.text[1:]:
+                return False
         if field.number == TRAINER:
             model_type = _number(field.value, TRAINER_MODEL_TYPE)
             is_bpe = model_type == BPE and not _number(field.value, TRAINER_SPACE_AS_SUFFIX, 0)

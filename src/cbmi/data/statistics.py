@@ -60,9 +60,13 @@ class Statistics:
             raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
         for other in self.folder.glob(f"{of_file}-*"):
             if other.stem != name:
+                # With several segmentations, each has its own.
+                folder = self.folder
+                if folder.parent.parent.name == "segmentations":
+                    folder = folder.parent.parent / "*" / folder.name
                 raise UserError(
                     f"{file} has changed since this run first read it: restore it, or delete "
-                    f"{self.folder / other.stem}* to continue with the new weights."
+                    f"{folder / other.stem}* to continue with the new weights."
                 )
         blocks = read_weights(file, per, self.corpus)
         return self._token_values(name, np.dtype(np.float32), 1.0, blocks)

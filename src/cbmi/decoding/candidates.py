@@ -24,6 +24,7 @@ class SpecialIds:
     pad: int
     begin: int
     end: int
+    unknown: int | None = None  # never sampled
 
     def __post_init__(self) -> None:
         # `best_continuations` relies on it: both lie in one chunk of the vocabulary.
@@ -99,9 +100,12 @@ def continuations(
         )
     positions = torch.zeros_like(numbers) + (length - 1)
     rows = _rows_at_a_time(logits)
+    excluded = [special.pad, special.begin]
+    if special.unknown is not None:
+        excluded.append(special.unknown)
     drawn = []
     for block in zip(logits.split(rows), numbers.split(rows), positions.split(rows), strict=True):
-        drawn.append(sample_tokens(*block, settings.sampling, (special.pad, special.begin)))
+        drawn.append(sample_tokens(*block, settings.sampling, tuple(excluded)))
     tokens = torch.where(at_limit, special.end, torch.cat(drawn))
     return sampled_continuations(logits, scores, tokens, normalised=normalised, fused=fused)
 

@@ -8,7 +8,6 @@ on the batch nor on the device, apart from rounding, and a step can be recorded 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,8 @@ from torch import Tensor
 
 from cbmi.errors import UserError
 from cbmi.model.dropout import COLUMN, ROW, SITE, mix, seed_words
+
+HOTTEST = 1e6  # temperature; all tokens are then equally likely, as far as float32 can tell
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,10 @@ class Sampling:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise UserError(f"temperature is {self.temperature}, but should be above 0 and finite.")
+        if not 0 < self.temperature <= HOTTEST:
+            raise UserError(
+                f"temperature is {self.temperature}, but should be above 0 and at most {HOTTEST:g}."
+            )
         if self.top_k < 0:
             raise UserError(f"top_k is {self.top_k}, but should be at least 0.")
         if not 0 <= self.seed < 2**63:
@@ -60,7 +63,8 @@ def sample_tokens(
         values, tokens = values.topk(min(sampling.top_k, vocabulary), dim=1)
     noise = gumbel_noise(sampling.seed, numbers, positions, tokens)
     # Noise times temperature, not logits divided by it: this cannot overflow near 0.
-    place = (values + noise * sampling.temperature).argmax(1, keepdim=True)
+    noise = (noise * sampling.temperature).masked_fill(values == -torch.inf, 0.0)
+    place = (values + noise).argmax(1, keepdim=True)
     return tokens.expand_as(values).gather(1, place)[:, 0]
 
 

@@ -98,7 +98,7 @@ class _Pair(torch.autograd.Function):
         fused: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         keep_logits = keep_logits and any(ctx.needs_input_grad)
-        passes = hidden.view(2, len(gold), -1)
+        passes = hidden.view(2, len(gold), hidden.shape[1])
         sums_of_chunks = []
         kept_logits = []
         for start in range(0, len(gold), chunk):
@@ -124,7 +124,7 @@ class _Pair(torch.autograd.Function):
         hidden, weight, gold, lse, expected = ctx.saved_tensors
         kept_logits = ctx.kept_logits
         ctx.kept_logits = None  # a second backward pass would find gradients in their place
-        passes = hidden.view(2, len(gold), -1)
+        passes = hidden.view(2, len(gold), hidden.shape[1])
         grad_hidden = torch.empty_like(passes)
         grad_weight = torch.zeros_like(weight, dtype=grad_gold.dtype)
         # Each pass has half of the mean's gradient.

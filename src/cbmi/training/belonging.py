@@ -21,6 +21,7 @@ from cbmi.data.corpus import read_meta
 from cbmi.data.prepare import vocabulary_files
 from cbmi.digests import digest
 from cbmi.errors import UserError
+from cbmi.files import read_json
 from cbmi.training.run import RunDirectory
 from cbmi.training.world import World
 from cbmi.version import __version__
@@ -28,6 +29,7 @@ from cbmi.version import __version__
 SIZES = ("width", "feed_forward", "heads", "encoder_layers", "decoder_layers", "norm")
 # Settings that ranks need not share.
 OF_A_RANK = ("device", "rank_timeout")
+OF_DATA = {"data": "train", "segmentations": "segmentations"}  # parts by folder
 
 
 def made_with(run: RunDirectory, config: RunSettings, data: bool = True) -> dict[str, Any]:
@@ -37,7 +39,13 @@ def made_with(run: RunDirectory, config: RunSettings, data: bool = True) -> dict
         "model": {name: getattr(config.model, name) for name in SIZES},
         "vocabulary": _vocabulary_digests(run, config),
         "data": read_meta(folder).digests if data and folder.exists() else {},
+        "segmentations": _segmentation_digests(run) if data else {},
     }
+
+
+def _segmentation_digests(run: RunDirectory) -> dict[str, str]:
+    file = run.data / "segmentations" / "meta.json"
+    return read_json(file).get("digests", {}) if file.exists() else {}
 
 
 def _vocabulary_digests(run: RunDirectory, config: RunSettings) -> dict[str, str]:
@@ -55,7 +63,7 @@ def check_belongs(
 
     Checkpoints of older versions name nothing. `data`: whether the training data matter.
     """
-    wanted = ("model", "vocabulary", "data") if data else ("model", "vocabulary")
+    wanted = ("model", "vocabulary", *OF_DATA) if data else ("model", "vocabulary")
     if not any(known.get(part) for part in wanted):
         return
     now = made_with(run, config, data)
@@ -63,7 +71,7 @@ def check_belongs(
         if not known.get(part) or not now[part]:
             continue
         changes = changes_between(known[part], now[part])
-        if part == "data":
+        if part in OF_DATA:
             # Newer versions may keep more about the same data.
             changes = [change for change in changes if change.path in known[part]]
         if not changes:
@@ -80,8 +88,8 @@ def check_belongs(
                 "trained with: restore the file."
             )
         raise UserError(
-            f"{run.data / 'train' / change.path}: these are not the data that {folder.name} was "
-            "trained on: restore them, or start from its weights in another run (initialize)."
+            f"{run.data / OF_DATA[part] / change.path}: these are not the data that {folder.name} "
+            "was trained on: restore them, or start from its weights in another run (initialize)."
         )
 
 

@@ -12,6 +12,7 @@ from cbmi.errors import UserError
 from cbmi.evaluation.metrics import sacrebleu_metrics
 from cbmi.objectives import NEEDS, Objective, build
 from cbmi.progress import counted
+from cbmi.schema import check
 from cbmi.training.belonging import SIZES, check_belongs
 from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR, damage, read_state
 from cbmi.training.fitting import NO_DECAY, ends_in_warmup, fit_to_corpus
@@ -30,6 +31,8 @@ def complete_settings(config: RunSettings, restart: bool = False) -> RunSettings
     starts from another has its vocabulary. `restart`: as in `fit_to_corpus`.
     """
     config = fit_to_corpus(config, restart).config
+    # What was chosen may contradict what was given.
+    check(RunSettings, config.plain(), "with what the run file leaves out")
     stages = []
     for stage in config.stages:
         needs = build(stage.objective, f"stages.{stage.name}.objective").needs()

@@ -13,7 +13,7 @@ from torch import nn
 from cbmi.config import RunSettings
 from cbmi.data.corpus import Corpus
 from cbmi.data.text import read_pairs
-from cbmi.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from cbmi.data.vocabulary import BOS, EOS, PAD, UNKNOWN, Vocabulary
 from cbmi.decoding import Fusion, SearchSettings, SpecialIds, translate_ids
 from cbmi.evaluation.metrics import bleu_tokenizer, corpus_bleu
 from cbmi.model import LanguageModel, Translator
@@ -22,7 +22,7 @@ from cbmi.training.batching.micro_batch import StepInfo, make_micro_batch
 from cbmi.training.batching.plan import EpochPlan
 from cbmi.training.world import World
 
-SPECIAL = SpecialIds(PAD, BOS, EOS)
+SPECIAL = SpecialIds(PAD, BOS, EOS, UNKNOWN)
 Network = TypeVar("Network", bound=nn.Module)
 
 

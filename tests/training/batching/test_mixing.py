@@ -103,6 +103,7 @@ def test_what_training_data_may_be():
     [
         ("[]", "data.train"),
         ("[{files: [a, b], weight: 0}]", "data.train.0.weight"),
+        ("[{files: [a, b], weight: 1e30}]", "data.train.0.weight"),
         ("[{file: [a, b]}]", "unknown key 'file'"),
         ("[a, b, c]", "should name two aligned files"),
     ],

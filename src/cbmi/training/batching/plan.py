@@ -1,10 +1,9 @@
 """Which pairs a step trains on: a pure function of (seed, epoch, batch).
 
 An epoch's pairs are shuffled and cut into batches. Every pair is used once, unless corpora have
-weights. Batches are laid end to
-end without padding, so they hold sentences of random lengths, or, where asked for, a few groups of
-sentences of like length. A step's batch is the same however many devices share it; `split` deals it
-out.
+weights. Batches are laid end to end without padding, so they hold sentences of random lengths, or,
+where asked for, a few groups of sentences of like length. A step's batch is the same however many
+devices share it; `split` deals it out.
 """
 
 from __future__ import annotations
