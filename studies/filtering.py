@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from program import run
 
 import cbmi
 from cbmi.data.lines import read_lines
 from cbmi.data.text import is_copy, read_corpora, read_pairs
 from cbmi.evaluation.ranking import roc_auc
-from cbmi.files import to_json, write_atomically
+from cbmi.files import read_json, to_json, write_atomically
 from cbmi.filtering.rules import SIGNALS, FilterSettings, PairTable, Verdict, pair_features
 from cbmi.filtering.scores import CorpusScores
 from cbmi.progress import say
@@ -369,7 +370,7 @@ def main() -> None:
     clean = list(read_corpora(files, config.data.languages, Counter()))
     pairs, truth = spoil(clean, options.share, options.seed)
     if options.report:
-        found = json.loads((out / "filtering.json").read_text())
+        found = read_json(out / "filtering.json")
         found["scores"] = scores(out, tests, config.data.languages)
         print(table(found) + "\n\n" + rules_table(pairs, truth))
         return
@@ -401,4 +402,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +24,12 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
+from program import run
 from pyarrow.compute import list_value_length, mean
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments, set_seed
 
 from cbmi.data.text import read_pairs
 from cbmi.data.vocabulary import BOS, PAD, Vocabulary
-from cbmi.errors import UserError
 from cbmi.evaluation.metrics import corpus_bleu, corpus_chrf
 from cbmi.files import read_json, write_atomically
 from cbmi.huggingface import AdaptiveCollator, AdaptiveSeq2SeqTrainer
@@ -213,8 +212,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"huggingface: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

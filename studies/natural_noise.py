@@ -12,13 +12,13 @@ stay in OUT/scores, so that a second call need not compute them.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from filtering import Pair, model_scores, signals
+from program import run
 
 from cbmi.data.lines import read_lines
 from cbmi.data.text import read_corpora
@@ -104,8 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"natural_noise: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

@@ -20,6 +20,8 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import io
+import json
 import os
 import shutil
 import signal
@@ -34,6 +36,8 @@ from statistics import mean, median, pstdev
 from threading import Lock
 from typing import Any, TextIO
 
+from program import run
+
 from cbmi.config import read_config
 from cbmi.errors import UserError
 from cbmi.files import read_json, write_atomically
@@ -46,7 +50,8 @@ from cbmi.training.run import RunDirectory
 
 Row = dict[str, Any]
 KEYS = ("task", "rung", "seed")
-COLUMNS = (*KEYS, "steps", "best_step", "valid_bleu", "set", "bleu", "chrf", "seconds")
+SETTINGS = "settings"  # their digest
+COLUMNS = (*KEYS, "steps", "best_step", "valid_bleu", "set", "bleu", "chrf", "seconds", SETTINGS)
 CURVE_COLUMNS = (*KEYS, "step", "valid_loss", "valid_bleu")
 SPEED_COLUMNS = ("task", "rung", "seconds_per_step")
 UNTIMED = ("stages.0.steps=", "optimizer.schedule=")  # a step takes as long whatever they are
@@ -74,6 +79,11 @@ class Job:
 
     def row(self) -> Row:
         return {"task": self.task, "rung": self.rung, "seed": self.seed}
+
+    def digest(self) -> str:
+        """Of the recipe with the rung's settings, apart from where its run lies."""
+        values = read_config(self.recipe, self.settings).plain() | {"output": "", "device": ""}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def step_settings(self) -> tuple[str, ...]:
         """Settings that the time of a step depends on."""
@@ -188,6 +198,7 @@ def rows_of(job: Job, work: Path, seconds: float) -> tuple[list[Row], list[Row]]
         "best_step": best["step"],
         "valid_bleu": f"{best['valid_bleu']:.3f}",
         "seconds": f"{seconds:.0f}",
+        SETTINGS: job.digest(),
     }
     results = []
     for name, scores in read_json(run.test / "results.json")["results"].items():
@@ -246,21 +257,20 @@ def seconds_per_step(
     if run.path.exists():
         shutil.rmtree(run.path)  # an earlier measurement was interrupted
     train(short, preparations, work, options.device)
-    seconds = [record["seconds"] for record in read_log(run.log) if "seconds" in record]
+    seconds = [float(record["seconds"]) for record in read_log(run.log) if "seconds" in record]
     shutil.rmtree(run.path)
     return median(seconds[:INTERVALS]) / (options.time // INTERVALS)
 
 
 def append(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     # Ladders of other tasks may write to the same file.
-    with (
-        locked(path.with_name(f".{path.name}.lock")),
-        open(path, "a", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.DictWriter(file, columns)
-        if not path.stat().st_size:
-            writer.writeheader()
-        writer.writerows(rows)
+    with locked(path.with_name(f".{path.name}.lock")):
+        # All of it: files of older versions have fewer columns.
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows([*read_rows(path), *rows])
+        write_atomically(path, text.getvalue())
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -337,19 +347,32 @@ def main() -> None:
         task, _, value = setting.partition(":")
         own.setdefault(task, []).append(value)
     plan = read_mapping(options.plan, "plan of a ladder")
+    for key in ("tasks", "rungs"):
+        if not isinstance(plan.get(key), Mapping):
+            raise UserError(f"{options.plan}: a plan of a ladder has '{key}'.")
+    if not all(seed.isdecimal() for seed in options.seeds.split(",")):
+        raise UserError(f"--seeds: '{options.seeds}' should be numbers, such as 1,2,3.")
     seeds = [int(seed) for seed in options.seeds.split(",")]
     work = options.work or options.out
     work.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    known = {tuple(row[key] for key in KEYS) for row in read_rows(results)}
+    known = {tuple(row[key] for key in KEYS): row for row in read_rows(results)}
     _check_chosen("--tasks", options.tasks, plan["tasks"])
     _check_chosen("--rungs", options.rungs, plan["rungs"])
     _check_chosen("TASK:KEY=VALUE", ",".join(own) or None, plan["tasks"])
     wanted = []
     for job in jobs_of(plan, options.plan.parent, own, seeds):
-        is_new = (job.task, job.rung, str(job.seed)) not in known or options.time is not None
-        if is_new and _chosen(options.tasks, job.task) and _chosen(options.rungs, job.rung):
-            read_config(job.recipe, job.settings)  # mistakes show before anything is trained
+        if not (_chosen(options.tasks, job.task) and _chosen(options.rungs, job.rung)):
+            continue
+        digest = job.digest()  # mistakes show before anything is trained
+        row = known.get((job.task, job.rung, str(job.seed)))
+        # Results of older versions do not say what they are of.
+        if row is not None and row.get(SETTINGS) not in (None, "", digest):
+            raise UserError(
+                f"{results}: {job.name} was trained with other settings; give the rung another "
+                "name, or the results another folder."
+            )
+        if row is None or options.time is not None:
             wanted.append(job)
     signal.signal(signal.SIGTERM, RUNNING.stop)
     do = run_all if options.time is None else time_all
@@ -392,8 +415,4 @@ def report_failure(job: Job, work: Path, error: subprocess.CalledProcessError) -
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"recipe_ladder: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

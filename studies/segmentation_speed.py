@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from itertools import islice
 
+from program import run
+
 from cbmi.data.lines import read_lines
 from cbmi.data.segmentations import WordSampler
 from cbmi.data.vocabulary import Vocabulary, learn
@@ -64,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,7 +16,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from program import run
+
 from cbmi.data.lines import read_lines
+from cbmi.errors import UserError
+from cbmi.progress import counted
 from cbmi.reporting.tables import markdown_table
 
 EDGES = (0, 1, 10, 100, 1_000, 10_000)  # occurrences in training; each bin goes up to the next
@@ -144,10 +148,20 @@ def main() -> None:
         row.append(f"{summed([of_references], bins).reference:,}")
     rows = [[*row, ""]]
     for system in options.systems:
-        name, files = system.split("=", 1)
+        name, equals, files = system.partition("=")
+        if not equals:
+            raise UserError(
+                f"{system}: should be NAME=FILE, or NAME=FILE,FILE with a file per seed."
+            )
         tallies = []
         for file in files.split(","):
-            tallies.append(tally(read_lines(file, Counter()), references, counts, chosen))
+            outputs = list(read_lines(file, Counter()))
+            if len(outputs) != len(references):
+                raise UserError(
+                    f"{file} has {counted(len(outputs), 'line')}, but {options.reference} has "
+                    f"{len(references):,}."
+                )
+            tallies.append(tally(outputs, references, counts, chosen))
         row = [name]
         for bins in bins_of_columns.values():
             row.append(summed(tallies, bins).recall_and_precision())
@@ -158,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

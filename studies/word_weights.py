@@ -16,10 +16,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from program import run
 from word_recall import EDGES, bin_of, bin_title, counts_of
 
 from cbmi.data.lines import read_lines
 from cbmi.data.words import OUTER_PUNCTUATION, means, sums, words
+from cbmi.errors import UserError
 from cbmi.reporting.tables import markdown_table
 
 
@@ -31,10 +33,13 @@ class WordValue(NamedTuple):
 
 def words_of(line: str) -> list[WordValue]:
     """The words of a line of `cbmi score`."""
-    record = json.loads(line)
-    joined = words(record["pieces"])
-    cbmi = sums(joined, record["cbmi"])
-    weights = means(joined, record["token_weights"])
+    try:
+        record = json.loads(line)
+        joined = words(record["pieces"])
+        cbmi = sums(joined, record["cbmi"])
+        weights = means(joined, record["token_weights"])
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"'{line:.40}' is not a line of `cbmi score` with CBMI.") from None
     found = []
     for place, word in enumerate(joined):
         name = OUTER_PUNCTUATION.sub("", word.text)
@@ -77,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

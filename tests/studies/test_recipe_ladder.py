@@ -130,6 +130,8 @@ def test_what_is_done_is_not_trained_again(tmp_path):
         (["--rungs", "base,emma"], "--rungs: there is no 'emma' in the plan (did you mean 'ema'?)"),
         (["u:seed=3"], "TASK:KEY=VALUE: there is no 'u' in the plan"),
         (["t:sede=3", "--seeds=2"], "unknown key 'sede'"),
+        (["t:label_smoothing=0.2"], "t-base-1 was trained with other settings"),
+        (["--seeds=x"], "--seeds: 'x' should be numbers"),
     ):
         refused = subprocess.run([*command, *options], env=environment(), capture_output=True)
         assert refused.returncode == 2
