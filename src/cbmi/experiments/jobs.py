@@ -121,12 +121,6 @@ class Job:
                 digests[role] = [digest(file) for file in named]
         return digests
 
-    @property
-    def corpus_digests(self) -> dict[str, list[str]]:
-        """Of all that it is trained with: not of the test sets."""
-        found = self.file_digests.items()
-        return {role: digests for role, digests in found if not role.startswith("test ")}
-
     def result(self) -> JobResult | None:
         """What it has given; None where something is missing.
 

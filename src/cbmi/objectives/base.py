@@ -188,7 +188,7 @@ class Objective(Settings):
 
     def files(self) -> tuple[str, ...]:
         """The files that it reads: what is trained with it depends on their content."""
-        return ()
+        return (self.file,) if "weights" in self.needs() else ()  # type: ignore[attr-defined]
 
     def weighs_together(self) -> bool:
         """Whether a token's weight depends on other sentences of the mini-batch.

@@ -59,8 +59,5 @@ class WeightsFile(Weighting):
     def needs(self) -> frozenset[Need]:
         return frozenset({"weights"})
 
-    def files(self) -> tuple[str, ...]:
-        return (self.file,)
-
     def token_weights(self, scores: TokenScores) -> Tensor:
         return required(scores.given, "weights")
