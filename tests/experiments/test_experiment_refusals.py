@@ -16,6 +16,7 @@ from tasks import ROOT, cbmi, refused, run_values, write_task
 from cbmi.config import read_config
 from cbmi.errors import UserError
 from cbmi.experiments.plan import Plan
+from cbmi.experiments.registration import register
 from cbmi.experiments.settings import read_experiment
 
 
@@ -86,8 +87,9 @@ def test_a_test_set_needs_the_model(own, task, experiment_file):
     message = refused("experiment", experiment_file(output=str(own), tasks=tasks, seeds=[1]))
     assert "demo-1-ce: its model is gone, so data.test.more cannot be translated" in message
     # Nor can it be registered, now that its scores are known.
-    register = experiment_file(output=str(own), tasks=tasks, seeds=[1], register=True)
-    assert "demo-1-ce has begun already" in refused("experiment", register)
+    path = experiment_file(output=str(own), tasks=tasks, seeds=[1], register=True)
+    with pytest.raises(UserError, match="demo-1-ce has begun already"):
+        register(Plan(read_experiment(path, [])))
 
 
 @pytest.mark.slow
