@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
@@ -74,13 +75,17 @@ def test_a_contrast_is_made_of_terms():
     [
         ("", "should be like TASK/SYSTEM - TASK/SYSTEM"),
         ("a/ce -", "should be like TASK/SYSTEM - TASK/SYSTEM"),
-        ("a/ce * b/ce", "should have + or - "),
+        ("a/ce * b/ce", "names with + or - between spaces, without brackets or factors"),
+        ("(a/ce - b/ce)", "should be like"),
+        ("-a/ce + b/ce", "between spaces"),
+        ("a/ce-b/ce", "between spaces"),
         ("a/ce - cbmi", "'cbmi' should name its task: TASK/cbmi"),
         ("a/ce + b/ce", "adds and subtracts different numbers of scores"),
+        ("a/ce - a/ce", "subtracts a score from itself"),
     ],
 )
 def test_what_is_no_contrast(text, problem):
-    with pytest.raises(ValueError, match=problem.replace("+", r"\+")):
+    with pytest.raises(ValueError, match=re.escape(problem)):
         parse_contrast(text, ["a", "b"])
 
 
@@ -162,12 +167,52 @@ def test_contrasts_are_registered(two_tasks):
     assert "left out of this report: contrast gain." in files["report.md"]
 
 
+def test_measures_and_words_are_registered_too(two_tasks):
+    report = {
+        "contrasts": {"gain": "demo/cbmi - demo/ce"},
+        "other_domains": ["test"],
+        "words": ["der"],
+        "measures": ["words_recall", "failed"],
+    }
+    plan = Plan(two_tasks(**report))
+    registration = register(plan)
+
+    def text(**changes):
+        experiment = two_tasks(**{**report, **changes})
+        measured = Measured(results_of(SCORES), [], {}, [], [])
+        return render_report(experiment, measured, {}, registration)["report.md"]
+
+    assert "left out" not in text()
+    assert "left out of this report: measure failed." in text(measures=["words_recall"])
+    without = text(measures=[], other_domains=[], words=[])
+    assert "measure failed; other domain test; recall of words." in without
+    others = two_tasks(**{**report, "words": ["die"]})
+    found = Robustness(0.1, 1.0, 0.0, None, None, words_recall=0.5)
+    records = []
+    for system in ("ce", "cbmi"):
+        records += [RobustnessRecord("demo", "test", system, seed, found) for seed in (1, 2, 3)]
+    contrasts = contrast_records(others, results_of(SCORES), records, registration)
+    registered = {record.measure: record.registered for record in contrasts}
+    assert registered == {"chrf": True, "failed": True, "words_recall": False}
+    # Spaces make no difference.
+    spaced = two_tasks(**{**report, "contrasts": {"gain": "demo/cbmi  -  demo/ce"}})
+    assert read_registration(Plan(spaced)) == registration
+
+
+def test_rounding_is_not_tested():
+    by_system = {"x": 0.1, "y": 0.3, "z": 0.2, "0": 0.0}
+    scores = {("a", system): {1: score} for system, score in by_system.items()}
+    terms = parse_contrast("x - y + z - 0", ["a"])
+    assert contrast_by_seed(terms, scores) == {1: 0.0}
+
+
 def test_the_report_shows_them(two_tasks):
     experiment = two_tasks(contrasts={"gain": GAIN})
     results = results_of(SCORES)
     measured = Measured(results, [], {}, [], contrast_records(experiment, results, []))
     files = render_report(experiment, measured, {})
-    assert f"| gain | {GAIN} | test, chrF | 3 | +0.40 |" in files["report.md"]
+    assert f"- gain: `{GAIN}`" in files["report.md"]
+    assert "| gain | test, chrF | 3 | +0.40 |" in files["report.md"]
     assert f"<code>{GAIN}</code>" in files["report.html"]
     (row,) = csv.DictReader(io.StringIO(files["contrasts.csv"]))
     assert float(row["mean"]) == pytest.approx(np.mean([0.5, 0.1, 0.6]))

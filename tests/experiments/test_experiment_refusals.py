@@ -86,6 +86,12 @@ def test_a_test_set_needs_the_model(own, task, experiment_file):
     tasks = {"demo": {"run": str(task / "run.yaml"), "settings": settings}}
     message = refused("experiment", experiment_file(output=str(own), tasks=tasks, seeds=[1]))
     assert "demo-1-ce: its model is gone, so data.test.more cannot be translated" in message
+    # A report has what is known.
+    result = cbmi("experiment", experiment_file(output=str(own), tasks=tasks), "--report")
+    assert result.returncode == 0, result.stderr.decode()
+    text = (own / "report" / "report.md").read_text()
+    assert "| Transformer | " in text
+    assert "Not done yet" not in text
     # Nor can it be registered, now that its scores are known.
     path = experiment_file(output=str(own), tasks=tasks, seeds=[1], register=True)
     with pytest.raises(UserError, match="demo-1-ce has begun already"):

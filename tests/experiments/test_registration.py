@@ -15,11 +15,12 @@ from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import JobKind, JobResult, RobustnessRecord
 from cbmi.experiments.registration import (
     Registration,
+    _digest,
     read_registration,
     register,
     registration_file,
 )
-from cbmi.experiments.report_domains import domain_rows
+from cbmi.experiments.report_domains import domain_rows, domain_titles
 from cbmi.experiments.settings import read_experiment
 from cbmi.experiments.table import results_tables
 from cbmi.overrides import read_mapping
@@ -34,7 +35,7 @@ def plan_of(experiment_file):
     return make
 
 
-def test_it_names_what_is_tested_and_has_a_hash(plan_of):
+def test_it_names_what_is_tested_and_has_a_hash(plan_of, capsys):
     plan = plan_of()
     assert read_registration(plan) is None
     registration = register(plan)
@@ -48,6 +49,8 @@ def test_it_names_what_is_tested_and_has_a_hash(plan_of):
     assert registration.hypotheses["seeds"] == [1, 2]
     assert "output" not in task["run"]
     assert len(list(registration.runs())) == 6
+    said = capsys.readouterr().err
+    assert said.count("with fewer than 3 seeds, no difference can count") == 1
 
 
 def test_another_order_or_place_of_files_is_the_same_registration(plan_of, tmp_path):
@@ -247,7 +250,29 @@ def test_other_domains_that_were_added_are_exploratory(plan_of, task):
     assert [row.on for row in rows] == ["Demo En→De, test", "Demo En→De, added (exploratory)"]
     assert [row.system for row in rows] == ["Transformer", "Transformer"]
     words = plan_of(report=report | {"words": ["the"]}).experiment
-    assert domain_rows(words, records, registration)[0].on.endswith("(exploratory)")
+    assert domain_titles(words, registration)[-1] == "recall, the (exploratory)"
+    assert domain_titles(words)[-1] == "recall, the"
+    older = Registration("2026-01-01", "", {"tasks": registration.hypotheses["tasks"]})
+    assert domain_rows(experiment, records, older)[0].on.endswith("(exploratory)")
+
+
+def test_older_registrations_know_fewer_files(plan_of):
+    """They have no digests of start weights and of files of weights."""
+    plan = plan_of()
+    register(plan)
+    path = registration_file(plan)
+    values = read_mapping(path, "registration")
+    task = values["hypotheses"]["tasks"]["demo"]
+    task["run"]["files"].pop("valid")
+    for system in task["systems"].values():
+        system.pop("files", None)
+    older = dict(values["hypotheses"])
+    for key in ("contrasts", "other domains", "resamples"):
+        del older[key]
+    path.write_text(
+        dump_yaml({"registered": "2026-01-01", "sha256": _digest(older), "hypotheses": older})
+    )
+    assert read_registration(plan).date == "2026-01-01"
 
 
 @pytest.mark.slow

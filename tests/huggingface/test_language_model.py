@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("transformers")
 
 import tiny
+from datasets import Dataset
 from transformers import LlamaConfig
 
 from cbmi.errors import UserError
@@ -311,3 +312,14 @@ def test_two_processes_train_one_language_model(tmp_path):
     assert said[0].startswith("steps 2 ")
     state = json.loads(next((tmp_path / "work").glob("*/trainer_state.json")).read_text())
     assert state["global_step"] == 2  # 16 rows, 2 processes of 4 rows a step
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_labels_may_be_tensors(tmp_path, form):
+    """Also those beyond the tokenizer's vocabulary."""
+    data = Dataset.from_list([{"labels": [50, 2]}] * 4).with_format(form)
+    args = tiny.arguments(tmp_path / "work", "llama", max_steps=1)
+    lm = train_language_model(
+        tiny.tokenizer(), data, start=tiny.BOS, output=tmp_path / "lm", args=args
+    )
+    assert lm.config.vocab_size == 51

@@ -241,6 +241,13 @@ def test_rows_that_have_no_labels(labels, problem):
         LanguageModelScores(tiny.language_model(), start=tiny.BOS).add_to(data)
 
 
+def test_a_compiled_language_model():
+    lm = tiny.language_model()
+    data = tiny.dataset(2)
+    compiled = LanguageModelScores(torch.compile(lm), start=tiny.BOS).add_to(data)
+    assert list(compiled["lm"]) == list(LanguageModelScores(lm, start=tiny.BOS).add_to(data)["lm"])
+
+
 @pytest.mark.parametrize("lm", [None, torch.nn.Linear(2, 2)])
 def test_what_is_no_language_model(lm):
     with pytest.raises(UserError, match="lm: give a causal language model, its folder or name"):

@@ -32,7 +32,7 @@ from cbmi.huggingface.weights import WeightLog
 from cbmi.interop.marian import marian_config, marian_weights
 from cbmi.model import LanguageModel, Translator, pack_sentences, shift_right
 from cbmi.model.layers import Shape
-from cbmi.objectives import TABLE, TokenScores, build, cbmi_weights, name_of
+from cbmi.objectives import TABLE, TokenScores, Weighting, build, cbmi_weights, name_of
 from cbmi.objectives.base import join
 from cbmi.objectives.loss import token_losses
 
@@ -602,13 +602,24 @@ def test_a_column_of_weights_needs_no_file(tmp_path, capsys):
     data = tiny.dataset(16)
     data = data.add_column("weights", [[2.0] * len(row) for row in data["labels"]])
     for objective in ("weights-file", {"name": "weights-file", "file": "none.txt"}):
-        trainer = tiny.trainer(tmp_path, objective=objective, data=data, max_steps=1)
+        trainer = tiny.trainer(
+            tmp_path, objective=objective, data=data, max_steps=1, logging_steps=1
+        )
         trainer.train()
         lines = [line for line in trainer.state.log_history if "weight_mean" in line]
-        assert [line["weight_mean"] for line in lines] in ([], [2.0])
+        assert [line["weight_mean"] for line in lines] == [2.0]
     assert "has the column 'weights', so none.txt is not read" in capsys.readouterr().err
     with pytest.raises(UserError, match="file: this key is missing"):
         tiny.trainer(tmp_path, objective="weights-file", data=tiny.dataset(16))
+
+    class Own(Weighting):
+        def needs(self):
+            return frozenset({"weights"})
+
+        def token_weights(self, scores):
+            return scores.given
+
+    tiny.trainer(tmp_path, objective=Own(), data=data, max_steps=1).train()
 
 
 def test_weights_are_shown_of_what_training_reads(tmp_path):

@@ -9,14 +9,18 @@ two-sided t-test asks whether it is 0.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+DIGITS = 9
 SIGNS = {"+": 1, "-": -1, "−": -1}
 
 Measure = Literal[
     "failed", "length_ratio", "repeating", "unseen_recall", "rare_recall", "words_recall"
 ]
+WORDS_RECALL = "words_recall"
 # Of `cbmi.evaluation.robustness`; shown in per cent.
 MEASURE_NAMES: dict[str, str] = {
     "failed": "chrF < 15, %",
@@ -48,12 +52,14 @@ def parse_contrast(text: str, tasks: Sequence[str]) -> list[Term]:
     words = text.split()
     if words and words[0] not in SIGNS:
         words.insert(0, "+")
-    if not words or len(words) % 2:
-        raise ValueError(f"'{text}' should be like TASK/SYSTEM - TASK/SYSTEM, with spaces")
+    is_sum = bool(words) and len(words) % 2 == 0 and all(sign in SIGNS for sign in words[::2])
+    if not is_sum or any(name[0] in "+-−(*" for name in words[1::2]):
+        raise ValueError(
+            f"'{text}' should be like TASK/SYSTEM - TASK/SYSTEM: names with + or - between spaces, "
+            "without brackets or factors"
+        )
     terms = []
     for sign, name in zip(words[::2], words[1::2], strict=True):
-        if sign not in SIGNS:
-            raise ValueError(f"'{text}' should have + or - (between spaces) where it has '{sign}'")
         task, slash, system = name.partition("/")
         if not slash:
             if len(tasks) > 1:
@@ -62,8 +68,14 @@ def parse_contrast(text: str, tasks: Sequence[str]) -> list[Term]:
         terms.append(Term(SIGNS[sign], task, system))
     if sum(term.sign for term in terms):
         raise ValueError(
-            f"'{text}' adds and subtracts different numbers of scores, so it is not a difference"
+            f"'{text}' adds and subtracts different numbers of scores, so it is not a difference "
+            "(put + and - between spaces)"
         )
+    counts: Counter[tuple[str, str]] = Counter()
+    for term in terms:
+        counts[term.task, term.system] += term.sign
+    if not all(counts.values()):
+        raise ValueError(f"'{text}' subtracts a score from itself")
     return terms
 
 
@@ -74,5 +86,6 @@ def contrast_by_seed(terms: Sequence[Term], scores: Mapping[tuple[str, str], ByS
     for seed in known[0]:
         if all(seed in one for one in known):
             parts = zip(terms, known, strict=True)
-            values[seed] = sum(term.sign * one[seed] for term, one in parts)
+            total = math.fsum(term.sign * one[seed] for term, one in parts)
+            values[seed] = round(total, DIGITS)  # without what is rounding alone
     return values

@@ -9,7 +9,7 @@ from cbmi.errors import MissingExtra, TrainingStopped
 from cbmi.experiments.jobs import Job
 from cbmi.experiments.launchers import SlurmLauncher
 from cbmi.experiments.plan import Plan
-from cbmi.experiments.registration import register, registration_file
+from cbmi.experiments.registration import read_registration, register, registration_file
 from cbmi.experiments.results import write_results
 from cbmi.experiments.runner import Runner, parse_shard
 from cbmi.experiments.settings import ExperimentSettings
@@ -47,6 +47,7 @@ def run_experiment(
         _report(plan, required=True)
         return 0
     wanted = plan.wanted(part, only)
+    known = read_registration(plan)  # refuses what was registered otherwise
     if dry_run:
         print(describe_plan(plan, devices, wanted))
         return 0
@@ -54,7 +55,8 @@ def run_experiment(
         check_writable(folder)
     if experiment.register_:
         registration = register(plan)
-        say(f"Registered on {registration.date}: {registration_file(plan)}")
+        when = "Registered" if known is None else "Registered before,"
+        say(f"{when} on {registration.date}: {registration_file(plan)}")
     launcher = None if slurm is None else SlurmLauncher(plan.folder / "slurm", slurm)
     runner = Runner(plan, devices, wanted, launcher)
     runner.run()

@@ -23,6 +23,7 @@ from cbmi.experiments.records import JobKind, JobResult
 from cbmi.files import read_json
 from cbmi.objectives import build
 from cbmi.schema import check
+from cbmi.training.checkpoint import LANGUAGE_MODEL, TRANSLATOR
 from cbmi.training.revision import FREE_TO_CHANGE
 from cbmi.training.run import RunDirectory
 
@@ -113,7 +114,8 @@ class Job:
             digests[f"test {name}"] = [digest(file) for file in files]
         if self.config.initialize:
             best = RunDirectory(self.config.initialize).best
-            digests[INITIALIZE] = [digest(file) for file in sorted(best.glob("*.safetensors"))]
+            weights = [best / f"{name}.safetensors" for name in (TRANSLATOR, LANGUAGE_MODEL)]
+            digests[INITIALIZE] = [digest(file) for file in weights if file.exists()]
         for stage in self.config.stages:
             role = f"stages.{stage.name}.objective"
             named = build(stage.objective, role).files()
@@ -134,8 +136,6 @@ class Job:
         if self.kind is JobKind.PRIOR_ACCURACY:
             return result
         test_sets = self.config.data.test
-        if self.kind is JobKind.SYSTEM and not test_sets.keys() <= result.scores.keys():
-            return None  # a test set has been added
         scores = {name: result.scores[name] for name in test_sets if name in result.scores}
         return replace(result, scores=scores)
 
@@ -211,7 +211,13 @@ class Job:
     def done(self) -> bool:
         if self.kind is JobKind.CORPUS:
             return (self.run.data / "train").exists()
-        return self.result() is not None
+        result = self.result()
+        if result is None:
+            return False
+        # A test set may have been added.
+        return (
+            self.kind is not JobKind.SYSTEM or result.scores.keys() >= self.config.data.test.keys()
+        )
 
     def check_model(self) -> None:
         """Refuse to train a system again because its model cannot translate a new test set."""

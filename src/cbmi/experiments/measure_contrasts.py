@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from cbmi.evaluation.paired_t import holm, paired_t_test
-from cbmi.experiments.contrasts import BySeed, Term, contrast_by_seed, parse_contrast
+from cbmi.experiments.contrasts import Term, contrast_by_seed, parse_contrast
 from cbmi.experiments.records import ContrastRecord, JobKind, JobResult, RobustnessRecord
 from cbmi.experiments.registration import Registration
 from cbmi.experiments.settings import ExperimentSettings
@@ -34,7 +34,12 @@ def contrast_records(
                 continue
             by_seed = contrast_by_seed(terms, known)
             if by_seed:
-                records.append(_record(name, test_set, measure, by_seed, registration))
+                is_registered = registration is None or registration.covers_contrast(
+                    name, test_set, measure, list(by_seed), experiment.report.words
+                )
+                test = paired_t_test(list(by_seed.values()))
+                values = dict(by_seed)
+                records.append(ContrastRecord(name, test_set, measure, values, test, is_registered))
     total = len(experiment.report.contrasts)
     registered = total if registration is None else len(registration.contrasts())
     return _corrected(records, registered, total)
@@ -70,16 +75,6 @@ def _applies(
     if measure in experiment.report.measures:
         return True
     return all(measure in experiment.metrics(term.task) for term in terms)
-
-
-def _record(
-    name: str, test_set: str, measure: str, by_seed: BySeed, registration: Registration | None
-) -> ContrastRecord:
-    is_registered = registration is None or registration.covers_contrast(
-        name, test_set, measure, list(by_seed)
-    )
-    test = paired_t_test(list(by_seed.values()))
-    return ContrastRecord(name, test_set, measure, dict(by_seed), test, is_registered)
 
 
 def _corrected(

@@ -255,7 +255,7 @@ class SystemComparison:
             "standard_error": test.error if test else None,
             "p_over_seeds": test.p if test else None,
             "p_over_seeds_holm": self.holm_p,
-            "detectable": test.detectable(self.tests) if test else None,
+            "detectable": test.detectable(self.tests) if test and test.error else None,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class ContrastRecord:
             "standard_error": test.error if test else None,
             "p_over_seeds": test.p if test else None,
             "p_over_seeds_holm": self.holm_p,
-            "detectable": test.detectable(self.tests) if test else None,
+            "detectable": test.detectable(self.tests) if test and test.error else None,
             "seeds": " ".join(f"{seed}:{value:.4f}" for seed, value in self.by_seed.items()),
         }
 

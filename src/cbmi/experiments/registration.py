@@ -15,7 +15,8 @@ from typing import Any
 
 from cbmi.changes import changes_between, describe_changes
 from cbmi.errors import UserError
-from cbmi.experiments.contrasts import parse_contrast
+from cbmi.evaluation.paired_t import FEWEST_SEEDS
+from cbmi.experiments.contrasts import WORDS_RECALL, parse_contrast
 from cbmi.experiments.jobs import INITIALIZE, OF_DATA, Job, without_infinities
 from cbmi.experiments.plan import Plan
 from cbmi.experiments.records import DAY, JobKind, JobResult, moment_now
@@ -23,6 +24,7 @@ from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
 from cbmi.files import write_atomically
 from cbmi.objectives import build
 from cbmi.overrides import read_mapping
+from cbmi.progress import say
 from cbmi.training.revision import FREE_TO_CHANGE
 from cbmi.yaml_text import dump_yaml
 
@@ -43,6 +45,7 @@ MAIN_OUTCOMES = "main outcomes"
 CONTRASTS = "contrasts"
 OTHER_DOMAINS = "other domains"
 RESAMPLES = "resamples"
+FILES = "files"  # digests of what is read
 EXPLORATORY = " (exploratory)"  # of what was not registered
 CHANGES_SHOWN = 3
 
@@ -128,17 +131,28 @@ class Registration:
         found: Mapping[str, Any] = self.hypotheses.get(CONTRASTS, {})
         return found
 
-    def covers_contrast(self, name: str, test_set: str, measure: str, seeds: Sequence[int]) -> bool:
-        """Whether a contrast over these seeds was registered."""
+    def covers_contrast(
+        self, name: str, test_set: str, measure: str, seeds: Sequence[int], words: Sequence[str]
+    ) -> bool:
+        """Whether a contrast over these seeds was registered; `words`: of `words_recall`."""
         known = self.contrasts().get(name)
         if known is None or sorted(seeds) != sorted(self.seeds()):
             return False
+        if measure == WORDS_RECALL and not self.has_words(words):
+            return False
         return test_set in known["sets"] and measure in known["measures"]
 
-    def has_other_domain(self, test_set: str, words: Sequence[str]) -> bool:
+    def has_other_domain(self, test_set: str) -> bool:
         """Whether what is measured on a test set of another domain was registered."""
-        known = self.hypotheses.get(OTHER_DOMAINS)
-        return known is not None and test_set in known["sets"] and list(words) == known["words"]
+        return test_set in self.other_domains()
+
+    def other_domains(self) -> list[str]:
+        """Test sets of other domains."""
+        return list(self.hypotheses.get(OTHER_DOMAINS, {}).get("sets", ()))
+
+    def has_words(self, words: Sequence[str]) -> bool:
+        """Whether the recall of these words was."""
+        return list(words) == self.hypotheses.get(OTHER_DOMAINS, {}).get("words", [])
 
     def begun_before(self, results: Sequence[JobResult]) -> list[str]:
         """Jobs that had begun before the registration, and it conceals."""
@@ -180,8 +194,11 @@ def register(plan: Plan) -> Registration:
     if begun:
         raise UserError(
             f"register: {begun[0]} has begun already, and a registration comes before the first "
-            "system is trained: choose another output=… and jobs=…, or set register: false."
+            "system is trained: bring its registration.yaml back, choose another output=… and "
+            "jobs=…, or set register: false."
         )
+    if len(plan.experiment.seeds) < FEWEST_SEEDS:
+        say(f"register: with fewer than {FEWEST_SEEDS} seeds, no difference can count.")
     hypotheses = _hypotheses(plan)
     starts = [job for job in plan.jobs.values() if job.kind is JobKind.START]
     known_before = [job.id for job in starts if job.has_begun()]
@@ -229,12 +246,15 @@ def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None
         current = now["tasks"].get(task)
         if current is None:
             continue  # the report says that it is missing
+        _leave_out_unknown(registered["run"][FILES], current["run"][FILES])
         changes += changes_between(registered["run"], current["run"], f"tasks.{task}")
         where = f"tasks.{task}.main outcome"
         changes += changes_between(outcomes[task], now[MAIN_OUTCOMES][task], where)
         for part in ("sets", "systems"):
             for name, settings in registered[part].items():
                 if name in current[part]:
+                    if part == "systems":
+                        _leave_out_unknown(settings, current[part][name], FILES)
                     where = f"tasks.{task}.{part}.{name}"
                     changes += changes_between(settings, current[part][name], where)
     if changes:
@@ -243,6 +263,13 @@ def _check_unchanged(plan: Plan, registration: Registration, path: Path) -> None
             f"({describe_changes(changes, CHANGES_SHOWN)}): bring it back, or give another name to "
             "what has changed."
         )
+
+
+def _leave_out_unknown(registered: Mapping[str, Any], current: dict[str, Any], *keys: str) -> None:
+    """Drop what older registrations do not have; without keys, all of that."""
+    for key in keys or tuple(current):
+        if key not in registered:
+            current.pop(key, None)
 
 
 def _main_outcomes(tasks: Mapping[str, Any]) -> dict[str, str]:
@@ -261,7 +288,7 @@ def _hypotheses(plan: Plan) -> dict[str, Any]:
         start = next(job for job in jobs if job.kind is JobKind.START)
         files = start.file_digests
         run = _computed(start)
-        run["files"] = {role: files[role] for role in (*OF_DATA, INITIALIZE) if role in files}
+        run[FILES] = {role: files[role] for role in (*OF_DATA, INITIALIZE) if role in files}
         systems = {}
         for system in experiment.expanded():
             job = plan.jobs[plan.of_system[name, experiment.seeds[0], system]]
@@ -272,7 +299,7 @@ def _hypotheses(plan: Plan) -> dict[str, Any]:
             }
             read = job.file_digests.get(f"stages.{stage.name}.objective")
             if read is not None:
-                systems[system]["files"] = read
+                systems[system][FILES] = read
         test_sets = experiment.reported(start.config.data.test)
         tasks[name] = {
             "run": run,
@@ -311,7 +338,7 @@ def _contrasts(experiment: ExperimentSettings, tasks: Mapping[str, Any]) -> dict
         for key in ("sets", "metrics"):
             shared[key] = [one for one in first[key] if all(one in other[key] for other in others)]
         measures = [*shared["metrics"], *experiment.report.measures]
-        found[name] = {"of": text, "sets": shared["sets"], "measures": measures}
+        found[name] = {"of": " ".join(text.split()), "sets": shared["sets"], "measures": measures}
     return found
 
 

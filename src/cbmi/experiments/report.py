@@ -81,6 +81,17 @@ CAPTIONS = {
     ),
 }
 MISSING_SHOWN = 4
+# What a report may consist of.
+OWN_FILES = (
+    "table*.tex",
+    "contrasts.csv",
+    "comparisons.csv",
+    "other-domains.csv",
+    "prior-accuracy.*",
+    "differences*.*",
+    "sweep.*",
+    "validation.*",
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,7 @@ class ReportView:
     domains: list[DomainRow]
     domain_titles: list[str]
     contrasts: list[ContrastRow]
+    formulas: Mapping[str, str]  # of the contrasts, by name
     comparisons: list[ComparisonRow]
     accuracies: list[AccuracyRow]
     costs: list[CostRow]
@@ -117,6 +129,10 @@ def write_experiment_report(plan: Plan) -> Path:
     write_results(plan, [*measured.comparisons, *measured.contrasts])
     with locked(plan.folder / ".lock"):
         write_together({folder / name: content for name, content in files.items()})
+        for pattern in OWN_FILES:
+            for file in folder.glob(pattern):
+                if file.name not in files:
+                    file.unlink()  # of an earlier report
     return folder
 
 
@@ -146,8 +162,9 @@ def render_report(
         tables=tables,
         pictures=pictures,
         domains=domain_rows(experiment, measured.robustness, registration),
-        domain_titles=domain_titles(experiment),
+        domain_titles=domain_titles(experiment, registration),
         contrasts=contrast_rows(experiment, measured.contrasts),
+        formulas=experiment.report.contrasts,
         comparisons=comparison_rows(experiment, comparisons, registration),
         accuracies=accuracy_rows(experiment, results),
         costs=cost_rows(experiment, results) if experiment.report.costs else [],
@@ -227,7 +244,7 @@ def _report_markdown(view: ReportView) -> str:
     if view.domains:
         parts.append(domains_markdown(view.domains, view.domain_titles))
     if view.contrasts:
-        parts.append(contrasts_markdown(view.contrasts))
+        parts.append(contrasts_markdown(view.contrasts, view.formulas))
     for name in view.pictures:
         parts.append(f"![{CAPTIONS[name]}]({name}.png)\n")
     if view.comparisons:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ CONTRAST_NOTE = (
     "A contrast adds and subtracts scores, seed by seed. The p-value is that of a two-sided t-test "
     "over the seeds, then corrected for the number of contrasts by Holm's method. Detectable: the "
     "true value that this many seeds show with a power of 80% after the correction, even if no "
-    "other contrast differs from 0."
+    "other contrast differs from 0. * / **: the corrected p is below 0.05 / 0.01."
 )
 
 
@@ -35,7 +35,6 @@ class ContrastRow:
     """A contrast on one test set by one measure."""
 
     contrast: str
-    of: str  # what is added and subtracted
     on: str  # test set and measure
     cells: list[str]  # under `CONTRAST_TITLES`
 
@@ -47,9 +46,8 @@ def contrast_rows(
     rows = []
     for record in records:
         name = record.contrast + ("" if record.registered else EXPLORATORY)
-        of = experiment.report.contrasts[record.contrast]
         on = f"{record.set}, {names[record.measure]}"
-        rows.append(ContrastRow(name, of, on, _cells(record)))
+        rows.append(ContrastRow(name, on, _cells(record)))
     return rows
 
 
@@ -85,11 +83,14 @@ def _cells(record: ContrastRecord) -> list[str]:
     ]
 
 
-def contrasts_markdown(rows: Sequence[ContrastRow]) -> str:
-    header = ["contrast", "of", "on", *CONTRAST_TITLES]
+def contrasts_markdown(rows: Sequence[ContrastRow], contrasts: Mapping[str, str]) -> str:
+    """contrasts: what is added and subtracted, by name."""
+    lines = [f"- {escape_markdown(name)}: `{text}`" for name, text in contrasts.items()]
+    header = ["contrast", "on", *CONTRAST_TITLES]
     cells = []
     for row in rows:
-        words = [escape_markdown(text) for text in (row.contrast, row.of, row.on, *row.cells)]
+        words = [escape_markdown(text) for text in (row.contrast, row.on, *row.cells)]
         cells.append(words)
-    table = markdown_table(header, cells, align="lll" + "r" * (len(CONTRAST_TITLES) - 1) + "l")
-    return f"{table}\n\n{CONTRAST_NOTE}\n"
+    table = markdown_table(header, cells, align="ll" + "r" * (len(CONTRAST_TITLES) - 1) + "l")
+    note = escape_markdown(CONTRAST_NOTE)
+    return "## Contrasts\n\n" + "\n".join(lines) + f"\n\n{table}\n\n{note}\n"

@@ -36,11 +36,15 @@ class DomainRow:
     cells: list[str]  # under `domain_titles`
 
 
-def domain_titles(experiment: ExperimentSettings) -> list[str]:
+def domain_titles(
+    experiment: ExperimentSettings, registration: Registration | None = None
+) -> list[str]:
     """What is measured on test sets of other domains; of `report.words`, if there are any, too."""
     titles = list(DOMAIN_TITLES)
-    if experiment.report.words:
-        titles.append(f"recall, {', '.join(experiment.report.words)}")
+    words = experiment.report.words
+    if words:
+        is_added = registration is not None and not registration.has_words(words)
+        titles.append(f"recall, {', '.join(words)}" + (EXPLORATORY if is_added else ""))
     return titles
 
 
@@ -67,7 +71,7 @@ def domain_rows(
         on = f"{experiment.title_of(task)}, {test_set}"
         label = experiment.label(system)
         if registration is not None:
-            if not registration.has_other_domain(test_set, experiment.report.words):
+            if not registration.has_other_domain(test_set):
                 on += EXPLORATORY
             if not registration.has_system(task, system):
                 label += EXPLORATORY
@@ -86,4 +90,4 @@ def domains_markdown(rows: Sequence[DomainRow], titles: Sequence[str]) -> str:
         cells.append([escape_markdown(row.on), escape_markdown(row.system), *row.cells])
     header = ["on", "system", *(escape_markdown(title) for title in titles)]
     table = markdown_table(header, cells, align="ll" + "r" * len(titles))
-    return f"{table}\n\n{DOMAIN_NOTE}\n"
+    return f"## Other domains\n\n{table}\n\n{DOMAIN_NOTE}\n"

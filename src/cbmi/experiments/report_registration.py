@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cbmi.experiments.contrasts import MEASURE_NAMES
 from cbmi.experiments.records import JobResult
 from cbmi.experiments.registration import Registration
 from cbmi.experiments.settings import METRIC_NAMES, ExperimentSettings
@@ -92,7 +93,15 @@ def _left_out(
         reported = experiment.reported(set().union(*scored))
         if test_set not in reported or metric not in experiment.metrics(task):
             texts.append(f"{METRIC_NAMES[metric]} on {test_set} ({task})")
-    for name in registration.contrasts():
+    for name, contrast in registration.contrasts().items():
         if name not in experiment.report.contrasts:
             texts.append(f"contrast {name}")
+        for measure in contrast["measures"]:
+            if measure in MEASURE_NAMES and measure not in experiment.report.measures:
+                texts.append(f"measure {measure}")
+    for test_set in registration.other_domains():
+        if test_set not in experiment.report.other_domains:
+            texts.append(f"other domain {test_set}")
+    if not experiment.report.words and not registration.has_words(()):
+        texts.append("recall of words")
     return list(dict.fromkeys(texts))  # each once

@@ -131,8 +131,8 @@ class Runner:
         if job.done() and (not others_continue or job.ready()):
             return  # by another process, since the plan was made
         begun = time.monotonic()
-        note_begin(job)
         self._make_ready(job)
+        note_begin(job)
         output = job.output_file
         said_before = output.stat().st_size if output.exists() else 0
         command = job_command(job, device, self.plan)

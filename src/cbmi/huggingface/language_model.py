@@ -227,7 +227,8 @@ def _extent(tokenizer: Any, data: Any) -> tuple[int, int]:
     for block in data.select_columns("labels").iter(BLOCK):
         for row in block["labels"]:
             labels = text_of(row)
-            largest = max(largest, max(labels, default=-1))
+            # A dataset's format may give tensors.
+            largest = max(largest, int(max(labels, default=-1)))
             longest = max(longest, len(labels))
     return max(len(tokenizer), largest + 1), longest
 

@@ -49,6 +49,7 @@ class LanguageModelScores:
             lm = load_language_model(Path(folder))
             if tokenizer is not None:
                 _check_tokenizers(_tokenizer_of(folder), tokenizer, folder)
+        lm = getattr(lm, "_orig_mod", lm)  # of torch.compile
         if not isinstance(lm, PreTrainedModel) and not hasattr(lm, "get_base_model"):
             raise UserError(
                 f"lm: give a causal language model, its folder or name, not {type(lm).__name__}."

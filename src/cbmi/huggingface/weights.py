@@ -58,7 +58,7 @@ def with_weights_of_file(dataset: Any, objective: Objective) -> Any:
 
     A dataset that has the column already is taken as it is.
     """
-    file, per = objective.file, objective.per  # type: ignore[attr-defined]
+    file = getattr(objective, "file", "")  # which an objective of one's own may not have
     names = column_names(dataset)
     if names is not None and WEIGHTS in names:
         if file:
@@ -69,6 +69,7 @@ def with_weights_of_file(dataset: Any, objective: Objective) -> Any:
             f"weights-file: lines are matched with rows, so train_dataset has to be a "
             f"datasets.Dataset, or have the column '{WEIGHTS}' already."
         )
+    per = objective.per  # type: ignore[attr-defined]
     counts: Counter[str] = Counter()
     lines = list(read_lines(file, counts))
     report_repaired(counts)

@@ -187,8 +187,12 @@ class Objective(Settings):
         return frozenset()
 
     def files(self) -> tuple[str, ...]:
-        """The files that it reads: what is trained with it depends on their content."""
-        return (self.file,) if "weights" in self.needs() else ()  # type: ignore[attr-defined]
+        """The files that it reads: what is trained with it depends on their content.
+
+        By default, the file of weights, if it needs one.
+        """
+        file = getattr(self, "file", None)
+        return (file,) if file and "weights" in self.needs() else ()
 
     def weighs_together(self) -> bool:
         """Whether a token's weight depends on other sentences of the mini-batch.

@@ -95,7 +95,7 @@ def attend_forward(
     tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D:
     tl.constexpr,
 ):  # fmt: skip
-    """out (queries, heads, SIZE) = dropout(softmax(scale·q·kᵀ within the sentence))·v, and total.
+    """out (queries, heads, SIZE) = dropout(softmax(step·q·kᵀ within the sentence))·v, and total.
 
     The softmax is computed in one pass over the keys: with the highest score so far, the sum of the
     powers and their mix of values, both of which shrink when a higher score comes.

@@ -24,9 +24,9 @@ def decode_attend(
     query (hypotheses, heads, SIZE), `stride` from one to the next; out likewise. A slot holds ROWS
     hypotheses, and lengths (slots,) says how many tokens each has so far.
     cache (holders, longest, 2, heads, SIZE): keys, then values. Without TABLE, a slot's hypotheses
-    share one holder (the encoded source). With it, every hypothesis has its own, and
-    holders (hypotheses, longest) says which one of its slot has the token of each place: beams
-    change places without moving their keys. scale: SIZE^-0.5 / ln 2, for powers of 2.
+    share one holder (the encoded source), and `holders` is not read. With it, every hypothesis has
+    its own, and holders (hypotheses, longest) says which one of its slot has the token of each
+    place: beams change places without moving their keys. scale: SIZE^-0.5 / ln 2, for powers of 2.
     """
     row = tl.program_id(0)
     head = tl.program_id(1)

@@ -45,7 +45,7 @@ def drop(
 def relu_backward(
     grad, out, result, partial, scale, rows, width: tl.constexpr, R: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip
-    """result = the gradient of x; partial (programs, width): each program's share of the bias's.
+    """result = the gradient of x + bias; partial (programs, width): the bias's, by program.
 
     out: the forward result. It is 0 wherever ReLU or dropout stopped the value, so it says where
     the gradient passes.

@@ -27,7 +27,7 @@ def norm_forward(
     eps, width: tl.constexpr, DROP: tl.constexpr, SUM: tl.constexpr, R: tl.constexpr, N:
     tl.constexpr,
 ):  # fmt: skip
-    """total = x + dropout(y + y_bias), kept with SUM; out = LayerNorm(total)·weight + bias.
+    """total = x + dropout(y + y_bias), stored with SUM; out = LayerNorm(total)·weight + bias.
 
     x, y, total, out (rows, width); mean, inverse_std (rows,), in float32, for the backward pass. A
     program takes R rows; N is the width as a power of 2.
