@@ -157,54 +157,84 @@ def packed_cbmi_weights(
     word (tokens,): each token's word, for `unit: word`. group (sentences,): each sentence's group,
     for `compare: groups`; padded_length is then (groups,).
     """
-    is_official = settings.std == "official"
     c = torch.where(mask, cbmi, 0).double()
-
-    # Token weights: normalise within each sentence.
     count, total, squares = _sums_per_sentence(
         torch.stack([mask.double(), c, c**2]), sentence, sentences
     )
     tokens = count.clamp(min=1)  # fillers may be sentences without a token
-    mean = total / tokens  # s_b
-    mean_square = squares / tokens
-    token_mean = mean
-    token_mean_square = mean_square
+    of_pieces = Moments(count, total / tokens, squares / tokens)
     value = c  # what a token's weight is made of
+    of_values = of_pieces
     if word is not None:
         value = c.new_zeros(len(c)).index_add_(0, word, c)[word] * mask
         sums = _sums_per_sentence(torch.stack([value, value**2]), sentence, sentences)
-        token_mean, token_mean_square = sums / tokens
-    deviation = (value - token_mean[sentence]) * mask
-    (squared_deviation,) = _sums_per_sentence((deviation**2)[None], sentence, sentences)
+        of_values = Moments(count, *(sums / tokens))
     # The public code divides by the padded length, not by the number of tokens.
     padded = padded_length if group is None else torch.as_tensor(padded_length)[group]
-    variance = squared_deviation / (padded if is_official else tokens)
-    differs = _differs(variance, token_mean_square)
-    factor = torch.where(differs, settings.scale_token * variance.rsqrt(), 0.0)
-    token_weight = (deviation * factor[sentence] + 1).clamp(min=0)
-    if is_official:
-        token_weight = torch.where(differs[sentence], token_weight, 0.0)
-
-    # Sentence weights: normalise the sentences' means over the mini-batch or group, on all ranks.
-    present = (count > 0).double()
+    divisor = padded if settings.std == "official" else tokens
+    token_weight = _token_weights(value, mask, sentence, of_values, divisor, settings)
     if settings.compare == "lengths":
-        normalised = normalised_by_length(mean, mean_square, count, ranks)
+        normalised = normalised_by_length(
+            of_pieces.mean, of_pieces.mean_square, of_pieces.number, ranks
+        )
         sentence_weight = (normalised * settings.scale_sentence + 1).clamp(min=0)
-        return CbmiWeights(sentence_weight.to(cbmi.dtype), token_weight.to(cbmi.dtype))
+    else:
+        sentence_weight = _sentence_weights(of_pieces, padded_length, group, ranks, settings)
+    return CbmiWeights(sentence_weight.to(cbmi.dtype), token_weight.to(cbmi.dtype))
+
+
+class Moments(NamedTuple):
+    """Of the tokens of each sentence, (sentences,) each."""
+
+    number: Tensor  # of tokens
+    mean: Tensor  # s_b, where they are those of c
+    mean_square: Tensor
+
+
+def _token_weights(
+    value: Tensor,
+    mask: Tensor,
+    sentence: Tensor,
+    moments: Moments,
+    divisor: Tensor | int,
+    settings: Cbmi,
+) -> Tensor:
+    """(tokens,) w_t: values normalised within each sentence; divisor: of the variance."""
+    deviation = (value - moments.mean[sentence]) * mask
+    (squared_deviation,) = _sums_per_sentence((deviation**2)[None], sentence, len(moments.number))
+    variance = squared_deviation / divisor
+    differs = _differs(variance, moments.mean_square)
+    factor = torch.where(differs, settings.scale_token * variance.rsqrt(), 0.0)
+    weight = (deviation * factor[sentence] + 1).clamp(min=0)
+    if settings.std == "official":
+        weight = torch.where(differs[sentence], weight, 0.0)
+    return weight
+
+
+def _sentence_weights(
+    moments: Moments,
+    padded_length: int | Tensor,
+    group: Tensor | None,
+    ranks: Ranks,
+    settings: Cbmi,
+) -> Tensor:
+    """(sentences,) w_s: means normalised over the mini-batch or group, on all ranks."""
+    is_official = settings.std == "official"
+    present = (moments.number > 0).double()
     groups = 1 if group is None else len(torch.as_tensor(padded_length))
-    statistics = torch.stack([present, mean, mean_square])
+    statistics = torch.stack([present, moments.mean, moments.mean_square])
     number, total_mean, total_square = ranks.sum(_sums_per_group(statistics, group, groups))
     number = number.clamp(min=1)
-    deviation = (mean - _of_group(total_mean / number, group)) * present
+    deviation = (moments.mean - _of_group(total_mean / number, group)) * present
     squared_deviation = ranks.sum(_sums_per_group((deviation**2)[None], group, groups)[0])
     # Not a slip: the public code divides this variance, too, by the padded target length.
     variance = squared_deviation / (padded_length if is_official else number)
     differs = _differs(variance, total_square / number)
     factor = torch.where(differs, settings.scale_sentence * variance.rsqrt(), 0.0)
-    sentence_weight = (deviation * _of_group(factor, group) + 1).clamp(min=0)
+    weight = (deviation * _of_group(factor, group) + 1).clamp(min=0)
     if is_official:
-        sentence_weight = torch.where(_of_group(differs, group), sentence_weight, 0.0)
-    return CbmiWeights(sentence_weight.to(cbmi.dtype), token_weight.to(cbmi.dtype))
+        weight = torch.where(_of_group(differs, group), weight, 0.0)
+    return weight
 
 
 def normalised_by_length(mean: Tensor, mean_square: Tensor, count: Tensor, ranks: Ranks) -> Tensor:
