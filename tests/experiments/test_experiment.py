@@ -176,6 +176,24 @@ def test_systems_of_a_seed_continue_from_the_same_weights(own, experiment_file, 
     assert "demo-1-ce and demo-1-freq continue from different weights" in message
 
 
+def test_only_some_jobs(own, experiment_file):
+    for seed in (1, 2):
+        shutil.rmtree(own / "jobs" / f"demo-{seed}-freq")
+    path = experiment_file(output=str(own))
+    plan = Plan(read_experiment(path, []))
+    assert [job.id for job in plan.wanted()] == ["demo-1-freq", "demo-2-freq"]
+    assert plan.wanted(only=["demo-1-start"]) == []  # its model is there
+    message = refused("experiment", path, "--only", "demo-1-frq")
+    assert "--only: there is no job 'demo-1-frq' (did you mean 'demo-1-freq'?)" in message
+    assert cbmi("experiment", path, "--devices", "cpu", "--only", "demo-2-freq").returncode == 0
+    assert (own / "jobs" / "demo-2-freq" / "result.json").exists()
+    assert not (own / "jobs" / "demo-1-freq").exists()
+    shutil.rmtree(own / "jobs" / "demo-1-start" / "run" / "checkpoints")
+    (own / "jobs" / "demo-1-start" / "run" / "best").unlink()
+    again = Plan(read_experiment(path, [])).wanted(only=["demo-1-start"])
+    assert [job.id for job in again] == ["demo-1-start"]
+
+
 def test_jobs_side_by_side_on_a_cpu_share_its_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
