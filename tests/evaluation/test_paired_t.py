@@ -43,13 +43,16 @@ def test_one_seed_says_nothing_and_equal_differences_say_all():
     assert paired_t_test([0.0, 0.0, 0.0]).p == 1.0
 
 
-def test_the_detectable_difference_is_found_in_four_of_five_experiments():
+@pytest.mark.parametrize("tests", [1, 4])
+def test_the_detectable_difference_is_found_in_four_of_five_experiments(tests):
+    """Also after the correction for several tests, of which the others find nothing."""
     random = np.random.default_rng(0)
     for seeds in (3, 6):
-        difference = detectable_difference(0.5, seeds)
+        difference = detectable_difference(0.5, seeds, tests)
         samples = random.normal(difference, 0.5, (20_000, seeds))
-        found = stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05
-        assert found.mean() == pytest.approx(0.8, abs=0.01)
+        p_values = stats.ttest_1samp(samples, 0, axis=1).pvalue
+        found = [holm([p, *[1.0] * (tests - 1)])[0] < 0.05 for p in p_values]
+        assert np.mean(found) == pytest.approx(0.8, abs=0.01)
 
 
 def test_seeds_that_a_difference_needs():
